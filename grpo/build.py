@@ -1,0 +1,165 @@
+"""From a checked config to the parts that a training recipe puts together.
+
+What the training recipes build alike is built here once; the order in which they build it is theirs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from grpo.config import ConfigError, TrainConfig, instantiate
+from grpo.data import PromptLoader
+from grpo.generation import Engine
+from grpo.metrics import RunLog
+from grpo.models import undefined_token_mask
+from grpo.policy import DTYPES, Policy
+from grpo.schedule import constant_schedule
+from grpo.types import SamplingParams
+
+
+def build_device(cfg: TrainConfig) -> torch.device:
+    """Where to train.
+
+    Raises:
+        ConfigError: torch sees no such device here.
+    """
+    device = torch.device(cfg.device)
+    seen = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (device.index or 0) >= seen[device.type]:
+        raise ConfigError(
+            f"device: {cfg.device} is not here; torch sees {seen[device.type]} {device.type} devices"
+        )
+    return device
+
+
+def check_optimizer(cfg: TrainConfig) -> None:
+    """Build optimizer and schedule for a stand-in parameter, to find a wrong value before a model is loaded.
+
+    Raises:
+        ConfigError: an impossible value, such as a negative learning rate.
+    """
+    try:
+        build_optimizer(cfg, [nn.Parameter(torch.zeros(1))], 1)
+    except ValueError as error:
+        raise ConfigError(f"optimizer: {error}") from error
+
+
+def build_sampling(cfg: TrainConfig, tokenizer: Any) -> SamplingParams:
+    """How training samples; the tokenizer's stop ids unless the config names others."""
+    return SamplingParams(
+        max_generated_tokens=cfg.max_generated_tokens,
+        temperature=cfg.temperature,
+        top_k=cfg.top_k,
+        top_p=cfg.top_p,
+        stop_ids=tuple(tokenizer.stop_ids if cfg.stop_token_ids is None else cfg.stop_token_ids),
+    )
+
+
+def build_prompts(cfg: TrainConfig, tokenizer: Any) -> PromptLoader:
+    """The training prompts, in a seeded order of their own in each epoch."""
+    return PromptLoader(
+        instantiate(cfg.dataset),
+        instantiate(cfg.prompt),
+        tokenizer,
+        batch_size=cfg.batch_size,
+        max_prompt_tokens=cfg.max_prompt_tokens,
+        seed=cfg.seed,
+        shuffle=cfg.shuffle,
+        drop_last=cfg.drop_last,
+    )
+
+
+def build_held_out(cfg: TrainConfig, tokenizer: Any) -> PromptLoader | None:
+    """The prompts of ``eval_dataset``, all of them and always in the same order."""
+    if cfg.eval_dataset is None:
+        return None
+    return PromptLoader(
+        instantiate(cfg.eval_dataset),
+        instantiate(cfg.prompt),
+        tokenizer,
+        batch_size=cfg.eval_batch_size or cfg.forward_batch_size,
+        max_prompt_tokens=cfg.max_prompt_tokens,
+        shuffle=False,
+        drop_last=False,
+    )
+
+
+def build_policy(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Policy:
+    """The model with the sampler's temperature and the sampler's idea of impossible tokens."""
+    return Policy(
+        model,
+        temperature=cfg.temperature,
+        undefined=_undefined(cfg, model, tokenizer),
+        autocast_dtype=_autocast_dtype(cfg),
+        logits_chunk_size=cfg.logits_chunk_size,
+        activation_checkpointing=cfg.enable_activation_checkpointing,
+        compile=cfg.compile,
+    )
+
+
+def build_engine(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Engine:
+    """The engine of the config, given what every engine needs."""
+    return instantiate(
+        cfg.engine,
+        model=model,
+        tokenizer=tokenizer,
+        forward_batch_size=cfg.forward_batch_size,
+        seed=cfg.seed,
+        undefined=_undefined(cfg, model, tokenizer),
+        autocast_dtype=_autocast_dtype(cfg),
+    )
+
+
+def total_steps(cfg: TrainConfig, prompts: PromptLoader) -> int:
+    """Steps of the run; one takes ``gradient_accumulation_steps`` batches of prompts.
+
+    Raises:
+        ConfigError: all epochs together are too short for one step.
+    """
+    if cfg.num_steps is not None:
+        return cfg.num_steps
+    batches = cfg.epochs * prompts.batches_per_epoch
+    if batches < cfg.gradient_accumulation_steps:
+        raise ConfigError(
+            f"epochs: {cfg.epochs} of {prompts.batches_per_epoch} batches are less than one step, which "
+            f"takes gradient_accumulation_steps ({cfg.gradient_accumulation_steps})"
+        )
+    return batches // cfg.gradient_accumulation_steps
+
+
+def build_optimizer(
+    cfg: TrainConfig, parameters: list[nn.Parameter], steps: int
+) -> tuple[Optimizer, LRScheduler]:
+    """Optimizer and schedule; the schedule's horizon is optimizer updates, not batches."""
+    # The schedule moves on where an update is skipped too, which torch would take for a mistake.
+    warnings.filterwarnings("ignore", message=r"Detected call of `lr_scheduler.step\(\)` before")
+    optimizer = instantiate(cfg.optimizer, params=parameters)
+    updates = steps * cfg.ppo_epochs
+    if cfg.lr_scheduler is None:
+        return optimizer, constant_schedule(optimizer, updates)
+    return optimizer, instantiate(cfg.lr_scheduler, optimizer=optimizer, num_training_steps=updates)
+
+
+def build_log(cfg: TrainConfig, steps_done: int, steps: int) -> RunLog:
+    """Metrics, samples and progress of the run."""
+    return RunLog(
+        cfg.output_dir,
+        steps_done=steps_done,
+        total_steps=steps,
+        rollouts_every=cfg.log_rollouts_every_n_steps,
+        metric_logger=None if cfg.metric_logger is None else instantiate(cfg.metric_logger),
+    )
+
+
+def _undefined(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Tensor | None:
+    return undefined_token_mask(tokenizer, model) if cfg.mask_undefined_tokens else None
+
+
+def _autocast_dtype(cfg: TrainConfig) -> torch.dtype | None:
+    return None if cfg.dtype == "fp32" else DTYPES[cfg.dtype]

@@ -1,0 +1,162 @@
+"""Checkpoints by step: weights that other tools read, and all that an exact resume needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torchtune.modules.peft import get_adapter_params
+
+from grpo.checkpoint.files import read_manifest, step_folders, write_folder
+from grpo.checkpoint.rng import load_rng_state, rng_state
+from grpo.config.errors import ConfigError
+from grpo.models.adapters import load_peft_adapter, save_peft_adapter
+from grpo.models.locations import resolve_checkpoint_dir
+from grpo.models.weights import check_checkpoint_dir, load_weights, read_hf_config, save_hf_weights
+
+FORMAT_VERSION = 1
+STATE_FILE = "training_state.pt"
+ADAPTER_FILE = "adapter_model.safetensors"
+# What a Hugging Face folder holds beside the weights, copied so that a step folder loads as it is.
+COMPANIONS = ("config.json", "generation_config.json", "tokenizer*", "vocab.json", "merges.txt", "*.jinja")
+
+
+class Stateful(Protocol):
+    """Anything whose state is saved and restored: optimizer, scheduler, loader, engine."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class StepCheckpointer:
+    """Writes ``output_dir/step_N`` and continues from the newest complete one.
+
+    Args:
+        checkpoint_dir: Hugging Face folder of the starting weights, or ``tiny``.
+        output_dir: where the step folders go.
+        keep_last_n_checkpoints: delete older ones after each save; None keeps all.
+    """
+
+    def __init__(
+        self, checkpoint_dir: str, *, output_dir: str, keep_last_n_checkpoints: int | None = None
+    ) -> None:
+        self.check(checkpoint_dir=checkpoint_dir, keep_last_n_checkpoints=keep_last_n_checkpoints)
+        self.checkpoint_dir = resolve_checkpoint_dir(checkpoint_dir)
+        self.output_dir = Path(output_dir)
+        self._keep_last = keep_last_n_checkpoints
+
+    @staticmethod
+    def check(checkpoint_dir: str, keep_last_n_checkpoints: int | None = None) -> None:
+        """Raise ConfigError for a folder without weights or a number that keeps nothing."""
+        if keep_last_n_checkpoints is not None and keep_last_n_checkpoints < 1:
+            raise ConfigError(f"keep_last_n_checkpoints: expected at least 1, got {keep_last_n_checkpoints}")
+        check_checkpoint_dir(checkpoint_dir)
+
+    def latest(self) -> Path | None:
+        """The complete step folder of the largest number, by number and not by name."""
+        folders = step_folders(self.output_dir)
+        return folders[max(folders)] if folders else None
+
+    def refuse_to_overwrite(self) -> None:
+        """Raise ConfigError when a new run would write over another run's checkpoints."""
+        if latest := self.latest():
+            raise ConfigError(
+                f"output_dir: {self.output_dir} already holds {latest.name}; continue that run with "
+                "resume_from_checkpoint=true, or choose another folder"
+            )
+
+    def save(self, step: int, model: nn.Module, stateful: Mapping[str, Stateful], config_yaml: str) -> Path:
+        """Write ``step_N``: beside, synced, renamed. A step that is already there is left alone.
+
+        Args:
+            step: training steps that are done.
+            model: full weights are written in Hugging Face format, adapters in PEFT's.
+            stateful: by name, what :meth:`resume` will restore.
+            config_yaml: the resolved config of the run.
+        """
+        final = self.output_dir / f"step_{step}"
+        if step in step_folders(self.output_dir):
+            return final
+
+        def write(folder: Path) -> None:
+            self._write_weights(folder, model)
+            state = {name: part.state_dict() for name, part in stateful.items()}
+            torch.save({"step": step, "rng": rng_state(), "parts": state}, folder / STATE_FILE)
+            (folder / "config.yaml").write_text(config_yaml)
+
+        write_folder(final, write, {"format_version": FORMAT_VERSION, "step": step})
+        if self._keep_last is not None:
+            for old in list(step_folders(self.output_dir).values())[: -self._keep_last]:
+                shutil.rmtree(old)
+        return final
+
+    def resume(self, model: nn.Module, stateful: Mapping[str, Stateful]) -> int:
+        """Restore the newest complete checkpoint into what is already built.
+
+        Call it last in set-up: nothing may draw from a generator, or seed one, after it.
+
+        Returns:
+            the number of steps that are done; 0 when there is no checkpoint yet.
+
+        Raises:
+            ConfigError: the checkpoint is damaged or belongs to another kind of run.
+        """
+        folder = self.latest()
+        if folder is None:
+            return 0
+        read_manifest(folder)
+        state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        if missing := set(stateful) ^ set(state["parts"]):
+            raise ConfigError(
+                f"{folder}: the checkpoint and this config differ in {', '.join(sorted(missing))}; "
+                "resume with the config it was saved with"
+            )
+        self._read_weights(folder, model)
+        for name, part in stateful.items():
+            part.load_state_dict(state["parts"][name])
+        load_rng_state(state["rng"])
+        return state["step"]
+
+    def _write_weights(self, folder: Path, model: nn.Module) -> None:
+        hf_config = read_hf_config(self.checkpoint_dir)
+        adapters = get_adapter_params(model)
+        if adapters:
+            any_lora = next(m for m in model.modules() if hasattr(m, "lora_a"))
+            save_peft_adapter(
+                folder,
+                {name: p.detach().cpu() for name, p in adapters.items()},
+                hf_config,
+                rank=any_lora.rank,
+                alpha=any_lora.alpha,
+                base_model_path=str(self.checkpoint_dir),
+            )
+            return
+        save_hf_weights(folder, {n: p.detach().cpu() for n, p in model.state_dict().items()}, hf_config)
+        for pattern in COMPANIONS:
+            for path in self.checkpoint_dir.glob(pattern):
+                shutil.copy(path, folder)
+
+    def _read_weights(self, folder: Path, model: nn.Module) -> None:
+        adapters = get_adapter_params(model)
+        if bool(adapters) != (folder / ADAPTER_FILE).is_file():
+            kind = "a LoRA adapter" if not adapters else "full weights"
+            raise ConfigError(f"{folder}: holds {kind}, which this config's model does not train")
+        if not adapters:
+            load_weights(model, folder)
+            return
+        saved = load_peft_adapter(folder, read_hf_config(self.checkpoint_dir))
+        if saved.keys() != adapters.keys():
+            different = sorted(saved.keys() ^ adapters.keys())[0]
+            raise ConfigError(f"{folder}: its adapter and the model's differ, first in {different}")
+        with torch.no_grad():
+            for name, parameter in adapters.items():
+                if parameter.shape != saved[name].shape:
+                    raise ConfigError(
+                        f"{folder}: {name} is {list(saved[name].shape)}, the model's {list(parameter.shape)}"
+                    )
+                parameter.copy_(saved[name])

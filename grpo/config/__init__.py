@@ -1,0 +1,23 @@
+"""Configs: schema, overrides, checks of every key and component, and their construction."""
+
+from grpo.config.components import check_component, instantiate, split_extras
+from grpo.config.errors import ConfigError, nearest
+from grpo.config.parse import config_yaml, load_config, parse
+from grpo.config.registry import RECIPES, find_config
+from grpo.config.schema import REWARD_EXTRAS, RewardExtras, TrainConfig
+
+__all__ = [
+    "RECIPES",
+    "REWARD_EXTRAS",
+    "ConfigError",
+    "RewardExtras",
+    "TrainConfig",
+    "check_component",
+    "config_yaml",
+    "find_config",
+    "instantiate",
+    "load_config",
+    "nearest",
+    "parse",
+    "split_extras",
+]

@@ -1,0 +1,145 @@
+"""GRPO, all weights, one device.
+
+    tune run grpo_full_finetune_single_device --config tiny/full_single_device
+
+``setup`` builds the parts from the config; ``train`` is the algorithm, a line per stage. What a stage
+computes is in the part that its line names; docs/numerics.md has every formula and its source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from torchtune.training import set_seed
+
+from grpo.batching import pack
+from grpo.build import (
+    build_device,
+    build_engine,
+    build_held_out,
+    build_log,
+    build_optimizer,
+    build_policy,
+    build_prompts,
+    build_sampling,
+    check_optimizer,
+    total_steps,
+)
+from grpo.config import ConfigError, TrainConfig, config_yaml, instantiate, parse
+from grpo.eval import evaluate
+from grpo.metrics import LossTally, StageClock, step_metrics
+from grpo.policy import Reference, apply_gradients, is_lora, load_model
+from grpo.rewards import build_rewards, score
+from grpo.schedule import is_due
+
+
+class GRPOFullFinetuneSingleDevice:
+    """Full finetuning on one device."""
+
+    def setup(self, cfg: TrainConfig) -> None:
+        """Build every part; what is cheap and can be wrong comes before the model."""
+        set_seed(cfg.seed)
+        self.cfg = cfg
+        self.device = build_device(cfg)
+        self.checkpointer = instantiate(cfg.checkpointer, output_dir=cfg.output_dir)
+        if not cfg.resume_from_checkpoint:
+            self.checkpointer.refuse_to_overwrite()
+        self.tokenizer = instantiate(cfg.tokenizer)
+        self.rewards = build_rewards(cfg.rewards)
+        self.advantage = instantiate(cfg.advantage)
+        self.loss = instantiate(cfg.loss)
+        self.sampling = build_sampling(cfg, self.tokenizer)
+        self.prompts = build_prompts(cfg, self.tokenizer)
+        self.held_out = build_held_out(cfg, self.tokenizer)
+        self.total_steps = total_steps(cfg, self.prompts)
+        check_optimizer(cfg)
+
+        checkpoint_dir = self.checkpointer.checkpoint_dir
+        self.model = load_model(cfg.model, checkpoint_dir, device=self.device, dtype=cfg.dtype)
+        if is_lora(self.model):
+            raise ConfigError("model: has adapters, expected none; use grpo_lora_finetune_single_device")
+        self.policy = build_policy(cfg, self.model, self.tokenizer)
+        self.reference = Reference(self.model) if self.loss.needs_reference else None
+        self.engine = build_engine(cfg, self.model, self.tokenizer)
+        self.optimizer, self.scheduler = build_optimizer(cfg, self.policy.parameters(), self.total_steps)
+
+        self.stateful = {
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "prompts": self.prompts,
+            "engine": self.engine,
+        }
+        self.steps_done = 0
+        if cfg.resume_from_checkpoint:  # last: nothing may seed or draw between this and the loop
+            self.steps_done = self.checkpointer.resume(self.model, self.stateful)
+
+    def train(self) -> None:
+        """GRPO, step by step."""
+        cfg = self.cfg
+        Path(cfg.output_dir).mkdir(parents=True, exist_ok=True)
+        (Path(cfg.output_dir) / "config.yaml").write_text(config_yaml(cfg))
+        micro_batch_size = cfg.micro_batch_size or cfg.forward_batch_size
+        log = build_log(cfg, self.steps_done, self.total_steps)
+        if self.prompts.dropped_prompts:
+            log.say(f"dropped {self.prompts.dropped_prompts} prompts over {cfg.max_prompt_tokens} tokens")
+        if self.steps_done == 0 and self.held_out:
+            log.metrics(0, self.evaluate())
+
+        for step in range(self.steps_done + 1, self.total_steps + 1):
+            clock, tally = StageClock(), LossTally()
+
+            prompts = self.prompts.take(cfg.gradient_accumulation_steps)
+            rollouts = self.engine.generate(prompts, self.sampling, cfg.grpo_samples)
+            clock.lap("generate")
+
+            scored = score(rollouts, self.rewards, cfg.max_reward_error_fraction)
+            clock.lap("score")
+
+            advantages = self.advantage(scored.rewards, rollouts.group_ids)
+            batch = pack(scored, advantages, self.tokenizer.pad_id, keep_flat=self.loss.trains_flat_groups)
+            batch = batch.to(self.device)
+            if cfg.ppo_epochs > 1:  # with one update per batch, the policy is its own old policy
+                batch = replace(batch, old_logprobs=self.policy.frozen_logprobs(batch, micro_batch_size))
+            if self.reference:
+                with self.reference():
+                    batch = replace(batch, ref_logprobs=self.policy.frozen_logprobs(batch, micro_batch_size))
+            clock.lap("logprobs")
+
+            for _ in range(cfg.ppo_epochs):
+                for micro_batch in batch.split(micro_batch_size):
+                    policy_logprobs, entropies = self.policy.logprobs(micro_batch)
+                    output = self.loss(policy_logprobs, micro_batch)
+                    output.loss.backward()
+                    tally.add(output, micro_batch, policy_logprobs, entropies)
+                lr = self.scheduler.get_last_lr()[0]
+                tally.end_update(lr, *apply_gradients(self.optimizer, cfg.clip_grad_norm))
+                self.scheduler.step()
+            self.engine.update_weights(self.model)
+            clock.lap("update")
+
+            metrics = step_metrics(scored, tally, clock, self.device)
+            if self.held_out and is_due(step, cfg.eval_every_n_steps, self.total_steps):
+                metrics |= self.evaluate()
+            log.rollouts(step, scored, advantages)
+            log.metrics(step, metrics)
+            if is_due(step, cfg.save_every_n_steps, self.total_steps):
+                self.checkpointer.save(step, self.model, self.stateful, config_yaml(cfg))
+        log.close()
+
+    def evaluate(self) -> dict[str, float | int | None]:
+        """The held-out tasks under the current policy."""
+        fraction = self.cfg.max_reward_error_fraction
+        return evaluate(self.engine, self.held_out, self.rewards, self.sampling, fraction)
+
+
+@parse(TrainConfig)
+def recipe_main(cfg: TrainConfig) -> None:
+    """Set up, then train."""
+    recipe = GRPOFullFinetuneSingleDevice()
+    recipe.setup(cfg)
+    recipe.train()
+
+
+if __name__ == "__main__":
+    recipe_main()

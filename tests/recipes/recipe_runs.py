@@ -1,0 +1,145 @@
+"""Runs of the recipes, cut down to parts of a second a step, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpo_full_finetune_single_device as full_recipe
+import grpo_lora_finetune_single_device as lora_recipe
+import torch
+from torch import Tensor
+
+from grpo.config import TrainConfig, load_config
+
+MODULES = {"full": full_recipe, "lora": lora_recipe}
+CLASSES = {
+    "full": full_recipe.GRPOFullFinetuneSingleDevice,
+    "lora": lora_recipe.GRPOLoRAFinetuneSingleDevice,
+}
+
+# Four prompts of eight samples: enough for groups with spread in nearly every step. The rate is constant
+# unless a test asks for another schedule: only then may a run be extended without changing its start.
+SMALL = (
+    "batch_size=4",
+    "grpo_samples=8",
+    "forward_batch_size=64",
+    "micro_batch_size=64",
+    "num_steps=3",
+    "dataset.size=64",
+    "lr_scheduler=null",
+    "optimizer.lr=1e-4",
+    "save_every_n_steps=null",
+    "checkpointer.keep_last_n_checkpoints=null",
+    "log_rollouts_every_n_steps=1",
+    "~eval_dataset",
+    "~eval_every_n_steps",
+)
+# Hundredths of a second a step, for tests that count steps and do not care what is learnt.
+TINY_STEPS = ("batch_size=1", "grpo_samples=2")
+
+EVAL = ("eval_dataset={_component_: grpo.data.addition_dataset, size: 6, split: test}",)
+
+# The weights that a checkpoint of each kind holds.
+WEIGHTS = {"full": "model.safetensors", "lora": "adapter_model.safetensors"}
+
+
+def config(kind: str, output_dir: Path, *overrides: str) -> TrainConfig:
+    return load_config(
+        f"tiny/{kind}_single_device", [*SMALL, f"output_dir={output_dir}", *overrides], TrainConfig
+    )
+
+
+def set_up(kind: str, output_dir: Path, *overrides: str) -> Any:
+    """A recipe that is ready to train."""
+    recipe = CLASSES[kind]()
+    recipe.setup(config(kind, output_dir, *overrides))
+    return recipe
+
+
+def run(kind: str, output_dir: Path, *overrides: str) -> Any:
+    """A recipe that has trained."""
+    recipe = set_up(kind, output_dir, *overrides)
+    recipe.train()
+    return recipe
+
+
+def weights(recipe: Any) -> dict[str, Tensor]:
+    """A copy of what is trained."""
+    named = recipe.model.named_parameters()
+    return {name: p.detach().clone() for name, p in named if p.requires_grad}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def metrics(output_dir: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl`` that belong to training steps."""
+    return [record for record in records(output_dir / "metrics.jsonl") if record["step"] > 0]
+
+
+def reproducible(output_dir: Path) -> list[dict[str, Any]]:
+    """All of ``metrics.jsonl`` but what depends on the clock and the machine's memory."""
+    machine = ("time/", "tokens_per_second", "peak_memory")
+    return [
+        {key: value for key, value in record.items() if not key.startswith(machine)}
+        for record in records(output_dir / "metrics.jsonl")
+    ]
+
+
+def assert_same_run(kind: str, one: Path, other: Path, last_step: int) -> None:
+    """Same samples, same numbers, and the same bits in weights and optimizer."""
+    assert (one / "rollouts.jsonl").read_bytes() == (other / "rollouts.jsonl").read_bytes()
+    assert reproducible(one) == reproducible(other)
+    saved = [folder / f"step_{last_step}" for folder in (one, other)]
+    first, second = ((folder / WEIGHTS[kind]).read_bytes() for folder in saved)
+    assert first == second
+    states = [torch.load(folder / "training_state.pt", weights_only=True) for folder in saved]
+    assert_same(*states)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two trees of states are equal, tensors bit by bit."""
+    assert type(one) is type(other)
+    if isinstance(one, Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for item, its_like in zip(one, other, strict=True):
+            assert_same(item, its_like)
+    else:
+        assert one == other
+
+
+def start_cli(kind: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """``tune run`` of the recipe in ``folder``, as a user starts it."""
+    recipe = MODULES[kind].__name__
+    path = [str(Path(__file__).parent), *filter(None, sys.path)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torchtune._cli.tune", "run", recipe, *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit status, stdout, and stderr without the notices of torchao and torchtune."""
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, own_lines(err)
+
+
+def own_lines(stderr: str) -> str:
+    notices = ("Skipping import of cpp extensions", "Setting manual seed")
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith(notices))
