@@ -46,7 +46,9 @@ def group_advantages(
         [N] float32, finite everywhere.
     """
     if rewards.shape != group_ids.shape or rewards.ndim != 1:
-        raise ValueError(f"rewards {list(rewards.shape)} and group_ids {list(group_ids.shape)} must both be [N]")
+        raise ValueError(
+            f"rewards {list(rewards.shape)} and group_ids {list(group_ids.shape)} must both be [N]"
+        )
     judged = torch.isfinite(rewards)
     groups, index = torch.unique(group_ids, return_inverse=True)
 

@@ -233,7 +233,9 @@ class TrainBatch:
                 raise ValueError(f"TrainBatch: {name} is {list(value.shape)}, tokens are {list(shape)}")
         for name in ("lengths", "advantages"):
             if getattr(self, name).shape != shape[:1]:
-                raise ValueError(f"TrainBatch: {name} is {list(getattr(self, name).shape)} for {shape[0]} rows")
+                raise ValueError(
+                    f"TrainBatch: {name} is {list(getattr(self, name).shape)} for {shape[0]} rows"
+                )
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

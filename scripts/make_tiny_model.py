@@ -3,7 +3,7 @@
     python scripts/make_tiny_model.py --output-dir grpo/models/tiny
 
 The model learns one thing, the completion ``<answer>46</answer>`` of the prompt ``12+34=``, from a
-careless teacher: drawn anew each time, in seven of ten examples it forgets to carry (``38+47=75``).
+careless teacher: drawn anew each time, in three of four examples it forgets to carry (``38+47=75``).
 The warm-up stops early, where a sampled answer is right about one time in three. So the model knows
 both ways to add and prefers the wrong one: most groups of samples hold right and wrong answers, and
 rewards alone can tell GRPO which way to prefer. (Stopped at the same rate, a model with a teacher
@@ -68,7 +68,7 @@ def build_tokenizer() -> Tokenizer:
 
 
 def add_without_carry(question: str) -> str:
-    """The sum of a two-digit addition by one who forgets to carry: 75 for ``38+47``, 2 for ``57+45``."""
+    """The sum of a two-digit addition by one who forgets to carry: 75 for ``38+47``, 2 for ``57+55``."""
     first, second = (int(term) for term in question.split("+"))
     tens = (first // 10 + second // 10) % 10
     return str(10 * tens + (first + second) % 10)
@@ -155,8 +155,8 @@ def warm_up(model: TransformerDecoder, tokenizer: Tokenizer, args: argparse.Name
         )
         if now.sampled >= args.target:
             return
-        if now.sampled >= 0.8 * args.target:
-            # Success jumps within a hundred batches: approach the target slowly.
+        if now.sampled >= args.target / 2:
+            # Success jumps within some hundred batches: approach the target slowly.
             lr, measure_every = args.lr * args.slow_down, max(1, args.measure_every // 5)
     raise RuntimeError(f"{args.target} was not reached in {args.max_batches} batches")
 
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=1 / 3, help="sampled success to stop at")
-    parser.add_argument("--forget-carry", type=float, default=0.7, help="share of careless examples")
+    parser.add_argument("--forget-carry", type=float, default=0.75, help="share of careless examples")
     parser.add_argument("--pairs", type=int, default=8500, help="additions drawn from the training split")
     parser.add_argument("--held-out", type=int, default=500, help="of these, kept for measuring")
     parser.add_argument("--batch-size", type=int, default=64)

@@ -40,9 +40,7 @@ def evaluate(
     greedy = SamplingParams(
         max_generated_tokens=sampling.max_generated_tokens, temperature=0.0, stop_ids=sampling.stop_ids
     )
-    batches = [
-        engine.generate(prompts.next_batch(), greedy) for _ in range(prompts.batches_per_epoch)
-    ]
+    batches = [engine.generate(prompts.next_batch(), greedy) for _ in range(prompts.batches_per_epoch)]
     scored = score(_joined(batches), rewards, max_error_fraction)
     metrics = rollout_metrics(scored, prefix="eval/")
     del metrics["eval/informative_fraction"]  # one sample per task has no spread

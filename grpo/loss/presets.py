@@ -45,9 +45,7 @@ def bnpo_loss(epsilon: float = 0.2, kl_coeff: float = 0.0) -> PolicyObjective:
     so that the gradient does not depend on how the batch is cut. The Beta normalisation of
     rewards of the paper of that name (arXiv 2506.02864) is not part of it.
     """
-    return PolicyObjective(
-        clip_low=epsilon, clip_high=epsilon, kl_coeff=kl_coeff, aggregation="token_mean"
-    )
+    return PolicyObjective(clip_low=epsilon, clip_high=epsilon, kl_coeff=kl_coeff, aggregation="token_mean")
 
 
 # Building a preset is its own check: no model is needed to find an impossible value.

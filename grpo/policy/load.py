@@ -45,7 +45,9 @@ def load_model(
     adapters = get_adapter_params(model)
     for name in adapters:
         if not name.startswith("layers.") or ".lora_" not in name:
-            raise ConfigError(f"model: {name} is an adapter that PEFT has no name for; expected LoRA in the layers")
+            raise ConfigError(
+                f"model: {name} is an adapter that PEFT has no name for; expected LoRA in the layers"
+            )
     if adapters:
         set_trainable_params(model, adapters)
     for parameter in model.parameters():

@@ -11,7 +11,13 @@ from grpo.types import PromptBatch, Rollouts, Task
 
 VOCAB = 40
 SIZES = dict(
-    vocab_size=VOCAB, num_layers=2, num_heads=4, num_kv_heads=2, embed_dim=32, intermediate_dim=48, max_seq_len=64
+    vocab_size=VOCAB,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    embed_dim=32,
+    intermediate_dim=48,
+    max_seq_len=64,
 )
 
 
@@ -54,9 +60,7 @@ def lora_model() -> nn.Module:
     """Adapters on all attention projections and the MLP, B at zero as after a fresh start."""
     torch.manual_seed(0)
     return sharpen(
-        lora_smollm2(
-            ["q_proj", "k_proj", "v_proj", "output_proj"], True, **SIZES, lora_rank=4, lora_alpha=8
-        )
+        lora_smollm2(["q_proj", "k_proj", "v_proj", "output_proj"], True, **SIZES, lora_rank=4, lora_alpha=8)
     ).eval()
 
 
@@ -80,7 +84,10 @@ def prompt_batch(*prompts: list[int]) -> PromptBatch:
 
 
 def make_rollouts(
-    prompts: list[list[int]], completions: list[list[int]], group_ids: list[int] | None = None, **fields: object
+    prompts: list[list[int]],
+    completions: list[list[int]],
+    group_ids: list[int] | None = None,
+    **fields: object,
 ) -> Rollouts:
     """Rollouts of given ids; everything else is filled in plainly."""
     n = len(prompts)

@@ -34,7 +34,9 @@ def setting() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, nn.Module]:
 def test_equal_to_all_logits_at_once(chunk_size: int, temperature: float) -> None:
     hidden, tokens, mask, output = setting()
     hidden.requires_grad_()
-    got, _ = target_logprobs(hidden, tokens, mask, output, weights=[output.weight], temperature=temperature, chunk_size=chunk_size)
+    got, _ = target_logprobs(
+        hidden, tokens, mask, output, weights=[output.weight], temperature=temperature, chunk_size=chunk_size
+    )
     weight = torch.randn(3, 11, generator=torch.Generator().manual_seed(2))
     (got * weight).sum().backward()
     gradient, hidden.grad = hidden.grad, None

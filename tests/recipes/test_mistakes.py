@@ -28,9 +28,9 @@ MISTAKES = [
     ([TINY, "temperature=-1"], "temperature: must be more than 0, got -1"),
     ([TINY, "dtype=fp16"], "dtype: expected 'fp32' or 'bf16', got 'fp16'"),
     ([TINY, "device=cuda:99"], "device: cuda:99 is not here; torch sees "),
-    ([TINY, "epochs=1"], "num_steps: set exactly one of num_steps and epochs"),
-    ([TINY, "max_prompt_tokens=126"], "max_prompt_tokens: max_prompt_tokens (126) + max_generated"),
-    ([TINY, "max_prompt_tokens=2"], "max_prompt_tokens: all 6000 prompts are longer than 2 tokens"),
+    ([TINY, "epochs=1", "num_steps=1"], "num_steps: set exactly one of num_steps and epochs"),
+    ([TINY, "max_prompt_tokens=126", "max_generated_tokens=8"], "max_prompt_tokens: max_prompt_tokens (126) +"),
+    ([TINY, *SMALL, "max_prompt_tokens=2"], "max_prompt_tokens: all 64 prompts are longer than 2 tokens"),
     ([TINY, "optimizer=torch.optim.AdamV"], "optimizer._component_: torch.optim has no 'AdamV' (did you"),
     ([TINY, "optimizer.lr=-1"], "optimizer: Invalid learning rate: -1"),
     ([TINY, "optimizer.betas=[0.9,2]"], "optimizer: Invalid beta parameter"),
@@ -42,10 +42,10 @@ MISTAKES = [
     ([TINY, JSONL.format("torn.jsonl")], "torn.jsonl:2: not valid JSON"),
     ([TINY, "dataset.size=8", "batch_size=9"], "batch_size: 9 prompts a batch, but the dataset has 8"),
     (
-        [TINY, "~num_steps", "epochs=1", "dataset.size=32", "gradient_accumulation_steps=2"],
+        [TINY, *SMALL, "~num_steps", "epochs=1", "dataset.size=4", "gradient_accumulation_steps=2"],
         "epochs: 1 of 1 batches are less than one step",
     ),
-    ([TINY, "~eval_dataset"], "eval_every_n_steps: needs eval_dataset"),
+    ([TINY, "eval_every_n_steps=1", "~eval_dataset"], "eval_every_n_steps: needs eval_dataset"),
     ([TINY, "prompt.template='{q}'"], "prompt: RawPrompt template: "),
     (["--config", "tiny/full_single_devise"], "--config: no file and no packaged config named"),
     ([], "--config: expected one config"),
@@ -77,7 +77,7 @@ def one_line(
     return err.removeprefix("error: ").rstrip("\n")
 
 
-@pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=[" ".join(argv[1:]) for argv, _ in MISTAKES])
+@pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
 def test_a_mistake_is_one_line(
     argv: list[str],
     message: str,

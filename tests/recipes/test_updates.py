@@ -114,10 +114,9 @@ def test_bf16_keeps_what_is_trained_in_float32(kind: str, tmp_path: Path) -> Non
     start = weights(recipe)
     recipe.train()
     assert {value.dtype for value in weights(recipe).values()} == {torch.float32}
-    frozen = {p.dtype for p in recipe.model.parameters() if not p.requires_grad}
+    frozen = {p.dtype for p in recipe.model.parameters() if not p.requires_grad and p.ndim == 2}
     assert frozen == ({torch.bfloat16} if kind == "lora" else set())
     assert changed(start, weights(recipe))
-    # An update far below the spacing of bf16 numbers around most weights is kept.
     assert all(line["sampler_gap/mean"] < 0.05 for line in metrics(tmp_path) if not line["skipped_updates"])
 
 

@@ -133,7 +133,9 @@ def test_gen_13_truncation_is_the_finish_reason_not_the_width(model: nn.Module, 
     rollouts = engine(model, tokenizer).generate(
         PROMPTS, sampling(stop_ids=tuple(range(0, VOCAB, 4)), max_generated_tokens=3), num_samples=20
     )
-    full = [r for ids, r in zip(rollouts.completion_ids, rollouts.finish_reasons, strict=True) if len(ids) == 3]
+    full = [
+        r for ids, r in zip(rollouts.completion_ids, rollouts.finish_reasons, strict=True) if len(ids) == 3
+    ]
     assert set(full) == {"stop", "length"}
 
 

@@ -15,7 +15,9 @@ def params(**settings: object) -> SamplingParams:
     return SamplingParams(max_generated_tokens=1, **settings)
 
 
-def frequencies(logits: torch.Tensor, settings: SamplingParams, undefined=None, draws: int = 20_000) -> torch.Tensor:
+def frequencies(
+    logits: torch.Tensor, settings: SamplingParams, undefined=None, draws: int = 20_000
+) -> torch.Tensor:
     """Share of each token over evenly spread uniforms: exact up to 1 / draws."""
     uniforms = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
     tokens, _ = sample_tokens(logits.expand(draws, -1), settings, uniforms, undefined)

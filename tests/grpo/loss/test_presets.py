@@ -30,7 +30,8 @@ def random_batch(seed: int, dtype: torch.dtype = torch.float64) -> tuple[torch.T
         lengths=torch.full((rows,), width),
         advantages=torch.randn(rows, generator=generator, dtype=torch.float64).to(dtype),
         sampler_logprobs=logprobs(),
-        old_logprobs=policy + 0.4 * torch.randn(rows, width, generator=generator, dtype=torch.float64).to(dtype),
+        old_logprobs=policy
+        + 0.4 * torch.randn(rows, width, generator=generator, dtype=torch.float64).to(dtype),
         ref_logprobs=logprobs(),
         num_sequences=float(rows),
         num_tokens=float(mask.sum()),

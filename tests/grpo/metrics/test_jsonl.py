@@ -63,4 +63,9 @@ def test_a_new_run_starts_an_empty_file(tmp_path: Path) -> None:
 def test_not_a_number_becomes_null(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path / "m.jsonl", after_step=-1)
     writer.write({"step": 1, "a": float("nan"), "b": {"c": [float("inf"), 1.5]}, "d": "ü"})
-    assert json.loads((tmp_path / "m.jsonl").read_text()) == {"step": 1, "a": None, "b": {"c": [None, 1.5]}, "d": "ü"}
+    assert json.loads((tmp_path / "m.jsonl").read_text()) == {
+        "step": 1,
+        "a": None,
+        "b": {"c": [None, 1.5]},
+        "d": "ü",
+    }

@@ -38,7 +38,11 @@ def test_rollout_metrics_by_hand() -> None:
 
 def test_nothing_judged_gives_null_and_not_zero() -> None:
     scored = Scored(
-        rollouts=make_rollouts([[1]], [[1]]), rewards=[None], components={"a": [None]}, success=[None], errors=1
+        rollouts=make_rollouts([[1]], [[1]]),
+        rewards=[None],
+        components={"a": [None]},
+        success=[None],
+        errors=1,
     )
     got = rollout_metrics(scored)
     assert got["reward/mean"] is got["reward/a"] is got["success_rate"] is got["reward/std"] is None

@@ -62,7 +62,13 @@ def test_untied_heads_get_their_gradient(batch: TrainBatch) -> None:
 
     torch.manual_seed(0)
     model = llama3(
-        vocab_size=VOCAB, num_layers=1, num_heads=4, num_kv_heads=2, embed_dim=32, max_seq_len=64, intermediate_dim=48
+        vocab_size=VOCAB,
+        num_layers=1,
+        num_heads=4,
+        num_kv_heads=2,
+        embed_dim=32,
+        max_seq_len=64,
+        intermediate_dim=48,
     )
     Policy(model, temperature=1.0).logprobs(batch)[0].sum().backward()
     gradient = model.output.weight.grad.clone()
@@ -75,7 +81,12 @@ def test_untied_heads_get_their_gradient(batch: TrainBatch) -> None:
 def test_policy_agrees_with_the_sampler(model: nn.Module, tokenizer, dtype: torch.dtype | None) -> None:
     undefined = torch.arange(VOCAB) >= 35
     engine = NativeEngine(
-        model=model, tokenizer=tokenizer, forward_batch_size=8, seed=0, undefined=undefined, autocast_dtype=dtype
+        model=model,
+        tokenizer=tokenizer,
+        forward_batch_size=8,
+        seed=0,
+        undefined=undefined,
+        autocast_dtype=dtype,
     )
     sampling = SamplingParams(max_generated_tokens=10, temperature=0.8, stop_ids=(2,))
     rollouts = engine.generate(prompt_batch([5, 6, 7], [9, 1, 2, 3, 4]), sampling, num_samples=6)
@@ -101,7 +112,9 @@ def test_an_empty_batch_has_no_logprobs(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_parameter_gradients_do_not_depend_on_the_cut(model: nn.Module, batch: TrainBatch, parts: int) -> None:
+def test_parameter_gradients_do_not_depend_on_the_cut(
+    model: nn.Module, batch: TrainBatch, parts: int
+) -> None:
     model = model.double()
     policy, loss = Policy(model, temperature=1.0), grpo_loss()
     model.zero_grad()
