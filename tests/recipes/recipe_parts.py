@@ -19,6 +19,17 @@ def constant(value: float = 0.5):
     return lambda sample: value
 
 
+class Alternates:
+    """0, 1, 0, 1, ...: every group of an even size has a spread, whatever the model samples."""
+
+    def __init__(self) -> None:
+        self.last = 1.0
+
+    def __call__(self, sample: Sample) -> float:
+        self.last = 1.0 - self.last
+        return self.last
+
+
 class FailsOn:
     """A reward that raises on the samples of one task."""
 

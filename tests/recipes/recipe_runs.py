@@ -22,9 +22,23 @@ CLASSES = {
     "lora": lora_recipe.GRPOLoRAFinetuneSingleDevice,
 }
 
-# Four prompts of eight samples: enough for groups with spread in nearly every step. The rate is constant
-# unless a test asks for another schedule: only then may a run be extended without changing its start.
+# The rewards of the configs, and one that leaves no group flat.
+REWARDS = (
+    {"_component_": "grpo.rewards.ExactAnswer", "success": True, "name": "correct"},
+    {"_component_": "grpo.rewards.TagFormat", "tags": ["answer"], "weight": 0.1, "name": "format"},
+    {"_component_": "recipe_parts.Alternates", "weight": 0.1, "name": "spread"},
+)
+
+
+def rewards(*nodes: dict[str, Any]) -> str:
+    """The override that sets the rewards."""
+    return f"rewards={json.dumps(nodes)}"
+
+
+# The rate is constant unless a test asks for another schedule: only so may a run be extended without
+# changing its start.
 SMALL = (
+    rewards(*REWARDS),
     "batch_size=4",
     "grpo_samples=8",
     "forward_batch_size=64",

@@ -54,7 +54,7 @@ def test_metrics_hold_every_promised_number(finished: tuple[str, Path]) -> None:
         assert set(KEYS) <= line.keys()
         assert all(line[key] is not None for key in KEYS)
         assert 0 <= line["success_rate"] <= 1 and line["time/total"] > 0 and line["peak_memory_gib"] > 0
-    assert any(line["grad_norm"] > 0 and line["informative_fraction"] > 0 for line in lines)
+        assert line["grad_norm"] > 0 and line["informative_fraction"] == 1
     assert [line["lr"] for line in lines] == [1e-4] * 3
 
 
@@ -65,7 +65,10 @@ def test_rollouts_show_what_was_sampled_and_earned(finished: tuple[str, Path]) -
     assert {line["step"] for line in lines} == {1, 2, 3}
     for line in lines:
         assert line["question"] in line["task"]
-        assert line["reward"] == pytest.approx(line["parts"]["correct"] + 0.1 * line["parts"]["format"])
+        parts = line["parts"]
+        assert line["reward"] == pytest.approx(
+            parts["correct"] + 0.1 * parts["format"] + 0.1 * parts["spread"]
+        )
         assert line["success"] == (f"<answer>{line['answer']}</answer>" in line["completion"])
     groups = {line["group"] for line in lines}
     for group in groups:

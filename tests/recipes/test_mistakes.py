@@ -29,7 +29,7 @@ MISTAKES = [
     ([TINY, "dtype=fp16"], "dtype: expected 'fp32' or 'bf16', got 'fp16'"),
     ([TINY, "device=cuda:99"], "device: cuda:99 is not here; torch sees "),
     ([TINY, "epochs=1", "num_steps=1"], "num_steps: set exactly one of num_steps and epochs"),
-    ([TINY, "max_prompt_tokens=126", "max_generated_tokens=8"], "max_prompt_tokens: max_prompt_tokens (126) +"),
+    ([TINY, "max_prompt_tokens=128"], "max_prompt_tokens: max_prompt_tokens (128) + max_generated_tokens ("),
     ([TINY, *SMALL, "max_prompt_tokens=2"], "max_prompt_tokens: all 64 prompts are longer than 2 tokens"),
     ([TINY, "optimizer=torch.optim.AdamV"], "optimizer._component_: torch.optim has no 'AdamV' (did you"),
     ([TINY, "optimizer.lr=-1"], "optimizer: Invalid learning rate: -1"),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from recipe_runs import (
+    REWARDS,
     SMALL,
     TINY_STEPS,
     WEIGHTS,
@@ -21,6 +20,7 @@ from recipe_runs import (
     metrics,
     records,
     reproducible,
+    rewards,
     run,
     set_up,
     start_cli,
@@ -34,22 +34,16 @@ RESUME = "resume_from_checkpoint=true"
 
 def interrupted(kind: str, out: Path, step: int, *overrides: str, per_step: int = 4 * 8) -> None:
     """A run that is interrupted while it scores the samples of ``step``, by a reward of weight 0."""
-    reward = {"_component_": "recipe_parts.Interrupts", "call": (step - 1) * per_step + 1, "weight": 0.0}
     with pytest.raises(KeyboardInterrupt):
-        run(kind, out, *overrides, *with_reward(reward))
+        run(kind, out, *overrides, interrupting_at((step - 1) * per_step + 1))
 
 
-def with_reward(reward: dict[str, Any]) -> tuple[str]:
-    """The override that adds a reward of weight 0 named ``extra`` to those of the config."""
-    usual = [
-        {"_component_": "grpo.rewards.ExactAnswer", "success": True, "name": "correct"},
-        {"_component_": "grpo.rewards.TagFormat", "tags": ["answer"], "weight": 0.1, "name": "format"},
-    ]
-    return (f"rewards={json.dumps([*usual, {'name': 'extra', **reward}])}",)
+def interrupting_at(call: int) -> str:
+    return rewards(*REWARDS, {"_component_": "recipe_parts.Interrupts", "call": call, "weight": 0.0})
 
 
 # A reward that never interrupts, so that both runs have the same columns.
-QUIET = with_reward({"_component_": "recipe_parts.Interrupts", "call": 10**9, "weight": 0.0})
+QUIET = interrupting_at(10**9)
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +100,18 @@ def test_a_reference_an_old_policy_and_a_schedule_are_resumed(kind: str, tmp_pat
     """The reference of the resumed run is still the starting policy."""
     schedule = "lr_scheduler={_component_: grpo.schedule.cosine_schedule, num_warmup_steps: 2}"
     overrides = ("num_steps=4", "save_every_n_steps=2", "loss.kl_coeff=0.05", "ppo_epochs=2", schedule)
-    run(kind, tmp_path / "straight", *overrides, *QUIET)
+    run(kind, tmp_path / "straight", *overrides, QUIET)
     interrupted(kind, tmp_path / "stopped", 4, *overrides)
-    assert run(kind, tmp_path / "stopped", *overrides, *QUIET, RESUME).steps_done == 2
+    assert run(kind, tmp_path / "stopped", *overrides, QUIET, RESUME).steps_done == 2
     assert_same_run(kind, tmp_path / "straight", tmp_path / "stopped", 4)
     assert all(line["kl_loss"] > 0 for line in metrics(tmp_path / "stopped"))
 
 
 def test_bf16_is_resumed(kind: str, tmp_path: Path) -> None:
     overrides = ("num_steps=3", "save_every_n_steps=2", "dtype=bf16", "batch_size=2", "grpo_samples=4")
-    run(kind, tmp_path / "straight", *overrides, *QUIET)
+    run(kind, tmp_path / "straight", *overrides, QUIET)
     interrupted(kind, tmp_path / "stopped", 3, *overrides, per_step=2 * 4)
-    assert run(kind, tmp_path / "stopped", *overrides, *QUIET, RESUME).steps_done == 2
+    assert run(kind, tmp_path / "stopped", *overrides, QUIET, RESUME).steps_done == 2
     assert_same_run(kind, tmp_path / "straight", tmp_path / "stopped", 3)
 
 
@@ -189,8 +183,8 @@ def test_what_was_written_stays_after_an_interrupt(tmp_path: Path) -> None:
 
 def test_a_resume_without_a_checkpoint_starts_at_the_beginning(tmp_path: Path) -> None:
     interrupted("full", tmp_path / "stopped", 2, "num_steps=2")
-    run("full", tmp_path / "stopped", "num_steps=2", *QUIET, RESUME)
-    run("full", tmp_path / "straight", "num_steps=2", *QUIET)
+    run("full", tmp_path / "stopped", "num_steps=2", QUIET, RESUME)
+    run("full", tmp_path / "straight", "num_steps=2", QUIET)
     assert_same_run("full", tmp_path / "straight", tmp_path / "stopped", 2)
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from recipe_runs import SMALL, finish, metrics, records, run, start_cli
+from recipe_runs import REWARDS, SMALL, finish, metrics, records, rewards, run, start_cli
 
 from grpo.data import addition_dataset
 from grpo.types import Task
 
 
 def failing_on(task: Task, fraction: float) -> tuple[str, str]:
-    rewards = [
-        {"_component_": "grpo.rewards.ExactAnswer", "success": True},
-        {"_component_": "recipe_parts.FailsOn", "task": task.id, "weight": 0.0},
-    ]
-    return f"rewards={json.dumps(rewards)}", f"max_reward_error_fraction={fraction}"
+    failing = {"_component_": "recipe_parts.FailsOn", "task": task.id, "weight": 0.0}
+    return rewards(REWARDS[0], failing), f"max_reward_error_fraction={fraction}"
 
 
 def test_one_tasks_failures_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
