@@ -127,7 +127,7 @@ def test_the_tours_reward_is_the_example_and_works(tour: Path) -> None:
     assert blocks(README, "python") == [code]
     schema = RECIPES["grpo_full_finetune_single_device"].schema
     rewards = build_rewards(load_config("mine.yaml", [], schema).rewards)
-    assert [r.name for r in rewards] == ["correct", "format", "LastDigit"]
+    assert [r.name for r in rewards] == ["correct", "format", "last_digit"]
     own = rewards[-1]
     assert own.weight == yaml.safe_load(blocks(README, "yaml")[0])[0]["weight"]
     task = Task(id="1", question="12+34", answer="46")

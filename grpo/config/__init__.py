@@ -1,6 +1,6 @@
 """Configs: schema, overrides, checks of every key and component, and their construction."""
 
-from grpo.config.components import check_component, instantiate, split_extras
+from grpo.config.components import check_component, instantiate, instantiate_callable, split_extras
 from grpo.config.errors import ConfigError, nearest
 from grpo.config.parse import config_yaml, load_config, parse
 from grpo.config.registry import RECIPES, find_config
@@ -16,6 +16,7 @@ __all__ = [
     "config_yaml",
     "find_config",
     "instantiate",
+    "instantiate_callable",
     "load_config",
     "nearest",
     "parse",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -43,6 +44,23 @@ def instantiate(node: Mapping[str, Any] | None, **supplied: Any) -> Any:
     return target(**kwargs, **supplied)
 
 
+def takes_itself(target: Any, parameter: str) -> bool:
+    """Whether a component's target is a plain function of ``parameter``, to be called and not to be built."""
+    return inspect.isfunction(target) and parameter in inspect.signature(target).parameters
+
+
+def instantiate_callable(node: Mapping[str, Any], parameter: str) -> Callable[..., Any]:
+    """Build a component that is called with ``parameter``, or take the function that it names.
+
+    ``_component_`` may name a class (or a function) that returns the callable, or a function that
+    takes ``parameter`` itself; the node's other keys are then bound to it.
+    """
+    target = import_target(str(node[COMPONENT]))
+    if not takes_itself(target, parameter):
+        return instantiate(node)
+    return functools.partial(target, **{key: _built(v) for key, v in node.items() if key != COMPONENT})
+
+
 def split_extras(node: Mapping[str, Any], extras: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part a list item's own keys (a reward's weight, say) from its component.
 
@@ -54,7 +72,11 @@ def split_extras(node: Mapping[str, Any], extras: Collection[str]) -> tuple[dict
 
 
 def check_component(
-    path: str, node: Any, supplied: Collection[str] = (), extras: Collection[str] = ()
+    path: str,
+    node: Any,
+    supplied: Collection[str] = (),
+    extras: Collection[str] = (),
+    called_with: str | None = None,
 ) -> Callable[..., Any]:
     """Check a component without building it: its target, its arguments, the target's own ``check``.
 
@@ -64,6 +86,7 @@ def check_component(
         supplied: names of the arguments that the recipe passes at run time.
         extras: keys allowed beside the component's arguments, for the hint to a typo; the node
             has them no more.
+        called_with: see :func:`instantiate_callable`.
 
     Returns:
         The imported target.
@@ -80,6 +103,8 @@ def check_component(
         target = import_target(dotted)
     except ConfigError as error:
         raise ConfigError(f"{path}.{COMPONENT}: {error}") from error.__cause__
+    if called_with is not None and takes_itself(target, called_with):
+        supplied = (*supplied, called_with)
     kwargs = {key: value for key, value in node.items() if key != COMPONENT}
     own_check = _own_check(target)
     _check_arguments(path, dotted, target, kwargs, supplied, extras, own_check is not None)

@@ -33,13 +33,15 @@ class Slot:
     """A component's help, the arguments that the recipe passes to it, and whether it is a list.
 
     ``extras`` is a dataclass with the keys that each item of a list may carry beside its
-    component's arguments.
+    component's arguments. ``called_with`` names the parameter of a plain function that may stand for
+    a component: the function itself is what the recipe calls.
     """
 
     help: str
     supplied: tuple[str, ...] = ()
     many: bool = False
     extras: type[Any] | None = None
+    called_with: str | None = None
 
 
 def option(help: str, *, default: Any = dataclasses.MISSING, **limits: Any) -> Any:
@@ -143,7 +145,7 @@ def check_slot(path: str, value: Any, about: Slot, *, required: bool) -> None:
             )
         extra_names = [field.name for field in extra_fields]
         component, extras = split_extras(item, extra_names)
-        check_component(f"{path}.{i}", component, about.supplied, extra_names)
+        check_component(f"{path}.{i}", component, about.supplied, extra_names, about.called_with)
         for field in extra_fields:
             if field.name in extras:
                 check_option(

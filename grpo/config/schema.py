@@ -96,6 +96,7 @@ class TrainConfig:
         "rewards of a completion; their weighted sum is trained on, exactly one is the success measure",
         many=True,
         extras=RewardExtras,
+        called_with="sample",
     )
     max_reward_error_fraction: float = option(
         "stop when more than this part of a step's reward calls fail", default=0.1, at_least=0, at_most=1

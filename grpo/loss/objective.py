@@ -68,6 +68,11 @@ class PolicyObjective:
         if self.ratio_level == "sequence" and self.aggregation != "sequence_mean":
             raise ValueError(f"sequence ratios need aggregation sequence_mean, got {self.aggregation}")
 
+    @classmethod
+    def check(cls, **settings: object) -> None:
+        """Find impossible settings before a model is loaded, by building the objective."""
+        cls(**settings)
+
     @property
     def needs_reference(self) -> bool:
         """Whether ``batch.ref_logprobs`` must be there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo.config import REWARD_EXTRAS, instantiate, split_extras
+from grpo.config import REWARD_EXTRAS, instantiate_callable, split_extras
 from grpo.config.checks import reward_name
 from grpo.rewards.protocol import WeightedReward
 
@@ -16,6 +16,8 @@ def build_rewards(nodes: Sequence[Mapping[str, Any]]) -> list[WeightedReward]:
     for node in nodes:
         component, extras = split_extras(node, REWARD_EXTRAS)
         rewards.append(
-            WeightedReward(**{**extras, "name": reward_name(node), "reward": instantiate(component)})
+            WeightedReward(
+                **{**extras, "name": reward_name(node), "reward": instantiate_callable(component, "sample")}
+            )
         )
     return rewards
