@@ -26,10 +26,10 @@ from grpo.build import (
     check_optimizer,
     total_steps,
 )
-from grpo.config import ConfigError, TrainConfig, config_yaml, instantiate, parse
+from grpo.config import TrainConfig, config_yaml, instantiate, parse
 from grpo.eval import evaluate
 from grpo.metrics import LossTally, StageClock, step_metrics
-from grpo.policy import Reference, apply_gradients, is_lora, load_model
+from grpo.policy import Reference, apply_gradients, check_model, load_model
 from grpo.rewards import build_rewards, score
 from grpo.schedule import is_due
 
@@ -54,11 +54,10 @@ class GRPOLoRAFinetuneSingleDevice:
         self.held_out = build_held_out(cfg, self.tokenizer)
         self.total_steps = total_steps(cfg, self.prompts)
         check_optimizer(cfg)
+        check_model(cfg.model, lora=True)
 
         checkpoint_dir = self.checkpointer.checkpoint_dir
         self.model = load_model(cfg.model, checkpoint_dir, device=self.device, dtype=cfg.dtype)
-        if not is_lora(self.model):
-            raise ConfigError("model: has no adapters, expected LoRA; use grpo_full_finetune_single_device")
         self.policy = build_policy(cfg, self.model, self.tokenizer)
         self.reference = Reference(self.model) if self.loss.needs_reference else None
         self.engine = build_engine(cfg, self.model, self.tokenizer)

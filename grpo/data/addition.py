@@ -43,14 +43,14 @@ addition_dataset.check = _check_addition_dataset
 def _checked_pairs(size: int, split: str, digits: int) -> list[tuple[int, int]]:
     positive("size", size)
     if split not in _SPLITS:
-        raise ConfigError(f"addition split: no split {split!r}{nearest(str(split), _SPLITS)}")
+        raise ConfigError(f"split: no split {split!r}{nearest(str(split), _SPLITS)}")
     if isinstance(digits, bool) or digits not in (1, 2, 3):
-        raise ConfigError(f"addition digits: expected 1, 2 or 3, got {digits!r}")
+        raise ConfigError(f"digits: expected 1, 2 or 3, got {digits!r}")
     terms = range(10**digits)
     pairs = [(a, b) for a in terms for b in terms if _is_test(a, b) == (split == "test")]
     if size > len(pairs):
         raise ConfigError(
-            f"addition size: {size} sums asked for, but the {split} split of {digits} digits has {len(pairs)}"
+            f"size: {size} sums asked for, but the {split} split of {digits} digits has {len(pairs)}"
         )
     return pairs
 

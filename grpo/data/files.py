@@ -111,4 +111,4 @@ def positive(argument: str, value: object) -> None:
         ConfigError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"dataset {argument}: expected an integer of at least 1, got {value!r}")
+        raise ConfigError(f"{argument}: expected an integer of at least 1, got {value!r}")

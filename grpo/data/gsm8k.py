@@ -43,7 +43,7 @@ def gsm8k_dataset(
         if start <= index % total <= end
     ]
     if not tasks:
-        raise ConfigError(f"gsm8k source {source!r}: no rows" + (f" in {partition}" if partition else ""))
+        raise ConfigError(f"source {source!r}: no rows" + (f" in {partition}" if partition else ""))
     return tasks
 
 
@@ -64,10 +64,10 @@ def _parse_partition(partition: str | None) -> tuple[int, int, int]:
         return 0, 0, 1
     match = _PARTITION.fullmatch(str(partition))
     if match is None:
-        raise ConfigError(f"gsm8k partition {partition!r}: expected start-end/total, such as 1-9/10")
+        raise ConfigError(f"partition {partition!r}: expected start-end/total, such as 1-9/10")
     start, end, total = map(int, match.groups())
     if not start <= end < total:
-        raise ConfigError(f"gsm8k partition {partition!r}: expected start <= end < total, counted from 0")
+        raise ConfigError(f"partition {partition!r}: expected start <= end < total, counted from 0")
     return start, end, total
 
 
@@ -102,11 +102,11 @@ def _local_files(source: str, split: str, name: str) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ConfigError(f"gsm8k source: {source} does not exist")
+        raise ConfigError(f"source: {source} does not exist")
     for pattern in (f"{split}.jsonl", f"{split}*.parquet", f"{name}/{split}*.parquet"):
         if files := sorted(path.glob(pattern)):
             return files
-    raise ConfigError(f"gsm8k source: {source} has no {split}.jsonl and no {split}*.parquet")
+    raise ConfigError(f"source: {source} has no {split}.jsonl and no {split}*.parquet")
 
 
 def _hub_rows(source: str, split: str, name: str) -> Iterator[tuple[str, Row]]:
@@ -117,7 +117,7 @@ def _hub_rows(source: str, split: str, name: str) -> Iterator[tuple[str, Row]]:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
-            f"gsm8k source {source!r}: not loaded from the Hugging Face hub ({reason}); "
+            f"source {source!r}: not loaded from the Hugging Face hub ({reason}); "
             "a local .jsonl or .parquet file works too"
         ) from error
     for index, row in enumerate(rows):

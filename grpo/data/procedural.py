@@ -53,23 +53,27 @@ def _checked_settings(name: str, size: int, seed: int, config: Mapping[str, Any]
 
     positive("size", size)
     if name not in DATASETS:
-        raise ConfigError(f"reasoning_gym name: no generator {name!r}{nearest(str(name), DATASETS)}")
+        raise ConfigError(f"name: no generator {name!r}{nearest(str(name), DATASETS)}")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigError(f"reasoning_gym seed: expected an integer, got {seed!r}")
+        raise ConfigError(f"seed: expected an integer, got {seed!r}")
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"reasoning_gym config: expected a mapping, got {config!r}")
+        raise ConfigError(f"config: expected a mapping, got {config!r}")
     config_class = DATASETS[name][1]
     valid = {f.name for f in dataclasses.fields(config_class) if f.init} - {"seed", "size"}
     for key in config or {}:
         if key not in valid:
-            raise ConfigError(f"reasoning_gym {name}: no setting {key!r}{nearest(str(key), valid)}")
+            raise ConfigError(
+                f"config.{key}: reasoning_gym {name} has no such setting{nearest(str(key), valid)}"
+            )
     settings = {**(config or {}), "size": size, "seed": seed}
     try:
         built = config_class(**settings)
         if hasattr(built, "validate"):
             built.validate()
     except (AssertionError, TypeError, ValueError, AttributeError, KeyError) as error:
-        raise ConfigError(f"reasoning_gym {name}: {error} (config {dict(config or {})})") from error
+        raise ConfigError(
+            f"config: reasoning_gym {name} refuses it: {error} (config {dict(config or {})})"
+        ) from error
     return settings
 
 

@@ -132,7 +132,7 @@ class NativeEngine:
         living = torch.arange(len(logits))
         stop_ids = torch.tensor(sampling.stop_ids, dtype=torch.long, device=self._device)
         for step in range(sampling.max_generated_tokens):
-            draws = logits[:, 0] if uniforms is None else uniforms[living, step].to(self._device)
+            draws = None if uniforms is None else uniforms[living, step].to(self._device)
             tokens, token_logprobs = sample_tokens(logits, sampling, draws, self._undefined)
             for row, token, logprob in zip(
                 living.tolist(), tokens.tolist(), token_logprobs.tolist(), strict=True

@@ -10,7 +10,7 @@ from grpo.types import SamplingParams
 
 
 def sample_tokens(
-    logits: Tensor, params: SamplingParams, uniforms: Tensor, undefined: Tensor | None = None
+    logits: Tensor, params: SamplingParams, uniforms: Tensor | None, undefined: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Draw one token per row by inverting the cumulative distribution.
 
@@ -20,7 +20,7 @@ def sample_tokens(
     Args:
         logits: [B, V].
         params: temperature, top_k and top_p are used; temperature 0 takes the most likely token.
-        uniforms: [B] numbers in [0, 1).
+        uniforms: [B] numbers in [0, 1); not used at temperature 0.
         undefined: [V] bool, ids that cannot be sampled.
 
     Returns:

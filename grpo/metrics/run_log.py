@@ -48,6 +48,8 @@ class RunLog:
         self._rollouts_every = rollouts_every
         self._logger = metric_logger
         self._bar = tqdm(total=total_steps, initial=steps_done, desc="train", unit="step", dynamic_ncols=True)
+        if steps_done >= total_steps:
+            self.say(f"step {steps_done} is done, and the run ends at step {total_steps}: nothing to train")
 
     def metrics(self, step: int, values: Mapping[str, float | int | None]) -> None:
         """One line for the step, and its reward and success on the progress bar."""

@@ -1,8 +1,8 @@
 """The policy: its weights, its log-probabilities, its reference and its updates."""
 
-from grpo.policy.load import DTYPES, is_lora, load_model
+from grpo.policy.load import DTYPES, check_model, load_model
 from grpo.policy.policy import Policy
 from grpo.policy.reference import Reference, adapters_off
 from grpo.policy.update import apply_gradients
 
-__all__ = ["DTYPES", "Policy", "Reference", "adapters_off", "apply_gradients", "is_lora", "load_model"]
+__all__ = ["DTYPES", "Policy", "Reference", "adapters_off", "apply_gradients", "check_model", "load_model"]

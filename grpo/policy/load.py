@@ -16,6 +16,37 @@ from grpo.models.weights import load_weights
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
+def check_model(builder: Mapping[str, Any], *, lora: bool) -> None:
+    """Find a model that the recipe cannot train, from its modules alone: no weights are made.
+
+    Args:
+        builder: the component that makes the decoder.
+        lora: whether the recipe trains adapters.
+
+    Raises:
+        ConfigError: adapters where there should be none or the reverse, adapters that a PEFT folder
+            cannot hold, or dropout.
+    """
+    with torch.device("meta"):
+        model = instantiate(builder)
+    adapters = get_adapter_params(model)
+    if bool(adapters) != lora:
+        has, other = ("no", "full") if lora else ("LoRA", "lora")
+        raise ConfigError(
+            f"model: {builder['_component_']} has {has} adapters; grpo_{other}_finetune_* trains such a model"
+        )
+    for name in adapters:
+        if not name.startswith("layers.") or ".lora_" not in name:
+            raise ConfigError(f"model: {name} has no name in PEFT's format; expected LoRA in the layers only")
+    for name, module in model.named_modules():
+        rate = module.p if isinstance(module, nn.Dropout) else getattr(module, "attn_dropout", 0.0)
+        if rate > 0:
+            raise ConfigError(
+                f"model: {name} has dropout {rate}, expected 0: the ratio of GRPO compares two passes over "
+                "the same tokens, and dropout would make them differ"
+            )
+
+
 def load_model(
     builder: Mapping[str, Any], checkpoint_dir: str | Path, *, device: torch.device, dtype: str
 ) -> nn.Module:
@@ -32,7 +63,7 @@ def load_model(
         dtype: ``fp32`` or ``bf16``.
 
     Raises:
-        ConfigError: the weights do not fit the builder, or the model has dropout.
+        ConfigError: the weights do not fit the builder.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[dtype])
@@ -41,32 +72,10 @@ def load_model(
             model = instantiate(builder)
     finally:
         torch.set_default_dtype(default)
-    _refuse_dropout(model)
-    adapters = get_adapter_params(model)
-    for name in adapters:
-        if not name.startswith("layers.") or ".lora_" not in name:
-            raise ConfigError(
-                f"model: {name} is an adapter that PEFT has no name for; expected LoRA in the layers"
-            )
-    if adapters:
+    if adapters := get_adapter_params(model):
         set_trainable_params(model, adapters)
     for parameter in model.parameters():
         if parameter.requires_grad or parameter.ndim == 1:
             parameter.data = parameter.data.float()
     load_weights(model, checkpoint_dir)
     return model.eval()
-
-
-def is_lora(model: nn.Module) -> bool:
-    """Whether the model has adapters."""
-    return bool(get_adapter_params(model))
-
-
-def _refuse_dropout(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        rate = module.p if isinstance(module, nn.Dropout) else getattr(module, "attn_dropout", 0.0)
-        if rate > 0:
-            raise ConfigError(
-                f"model: {name} has dropout {rate}, expected 0: the ratio of GRPO compares two passes over "
-                "the same tokens, and dropout would make them differ"
-            )

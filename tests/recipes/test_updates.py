@@ -14,8 +14,9 @@ from grpo.batching import pack
 from grpo.rewards import score
 from grpo.types import TrainBatch
 
-# AdamW's first steps turn rounding errors of tiny gradients into whole steps; SGD leaves them tiny.
 FLAT = rewards({"_component_": "recipe_parts.constant", "success": True})
+
+# AdamW's first steps turn rounding errors of tiny gradients into whole steps; SGD leaves them tiny.
 SGD = "optimizer={_component_: torch.optim.SGD, lr: 0.1}"
 
 

@@ -167,7 +167,7 @@ def _tokenizer_file(path: str) -> Path:
     file = given / "tokenizer.json" if given.is_dir() else given
     if not file.is_file():
         expected = "a tokenizer.json or a folder with one"
-        raise ConfigError(f"tokenizer path: {file} does not exist (expected {expected})")
+        raise ConfigError(f"path: {file} does not exist (expected {expected})")
     return file
 
 

@@ -183,7 +183,7 @@ qwen2_5_tokenizer.check = _check_qwen2_5_tokenizer
 def _existing_file(argument: str, path: str) -> Path:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise ConfigError(f"tokenizer {argument}: {path} does not exist or is no file")
+        raise ConfigError(f"{argument}: {path} does not exist or is no file")
     return file
 
 

@@ -126,16 +126,16 @@ def test_qwen_text_that_spells_control_tokens_stays_text(qwen: TorchtuneTokenize
 
 @pytest.mark.parametrize("call", [llama3_tokenizer, llama3_tokenizer.check])
 def test_llama_missing_file(call):
-    with pytest.raises(ConfigError, match="tokenizer path: nowhere/tokenizer.model does not exist"):
+    with pytest.raises(ConfigError, match="path: nowhere/tokenizer.model does not exist"):
         call(path="nowhere/tokenizer.model")
 
 
 @pytest.mark.parametrize("call", [qwen2_5_tokenizer, qwen2_5_tokenizer.check])
 def test_qwen_missing_files(tmp_path: Path, call):
     vocab, merges = qwen_files(tmp_path)
-    with pytest.raises(ConfigError, match="tokenizer path: nowhere.json does not exist"):
+    with pytest.raises(ConfigError, match="path: nowhere.json does not exist"):
         call(path="nowhere.json", merges_file=merges)
-    with pytest.raises(ConfigError, match="tokenizer merges_file: nowhere.txt does not exist"):
+    with pytest.raises(ConfigError, match="merges_file: nowhere.txt does not exist"):
         call(path=vocab, merges_file="nowhere.txt")
 
 
