@@ -75,6 +75,7 @@ class LossTally:
         means: dict[str, float | None] = dict.fromkeys(
             ("loss", "policy_loss", "kl_loss", "clip_fraction", "approx_kl", "entropy"), 0.0
         )
+        means["sampler_gap/mean"] = None
         for name, pairs in self._sums.items():
             total = sum(float(value) for value, _ in pairs)
             per_update = name in ("loss", "policy_loss", "kl_loss")
@@ -84,7 +85,7 @@ class LossTally:
         lrs, norms, applied = zip(*self._updates, strict=True)
         return {
             **means,
-            "ratio/max": None,
+            **dict.fromkeys(("ratio/max", "sampler_gap/max")),
             **maxima,
             "grad_norm": statistics.fmean(norms),
             "lr": lrs[-1],

@@ -68,6 +68,11 @@ def one_line(
     kind: str, argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     """Run the recipe's main as ``tune run`` does; its only line on stderr, after ``error: ``."""
+
+    def never(*args: object, **kwargs: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr(MODULES[kind], "load_model", never)
     monkeypatch.setattr(sys, "argv", [MODULES[kind].__name__, *argv])
     with pytest.raises(SystemExit) as caught:
         MODULES[kind].recipe_main()
@@ -85,10 +90,6 @@ def test_a_mistake_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def never(*args: object, **kwargs: object) -> None:
-        pytest.fail("a model was loaded")
-
-    monkeypatch.setattr(MODULES["full"], "load_model", never)
     assert one_line("full", argv, monkeypatch, capsys).startswith(message)
     assert not (folder / "outputs").exists()
 
@@ -103,11 +104,11 @@ def test_a_mistake_is_one_line(
         ),
         ("lora", ["model.attn_dropout=0.1"], "model: layers.0.attn has dropout 0.1, expected 0"),
         ("full", ["model.attn_dropout=0.1"], "model: layers.0.attn has dropout 0.1, expected 0"),
-        ("lora", ["model={_component_: grpo.models.tiny}"], "model: has no adapters, expected LoRA"),
+        ("lora", ["model={_component_: grpo.models.tiny}"], "model: grpo.models.tiny has no adapters;"),
         (
             "full",
             ["model={_component_: grpo.models.lora_tiny, lora_attn_modules: [q_proj]}"],
-            "model: has adapters, expected none; use grpo_lora_finetune_single_device",
+            "model: grpo.models.lora_tiny has LoRA adapters; grpo_lora_finetune_* trains such a model",
         ),
     ],
     ids=["lora_dropout", "lora_attn_dropout", "full_attn_dropout", "full_model", "lora_model"],
