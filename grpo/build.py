@@ -5,7 +5,9 @@ What the training recipes build alike is built here once; the order in which the
 
 from __future__ import annotations
 
+import tempfile
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,8 +52,32 @@ def check_optimizer(cfg: TrainConfig) -> None:
         raise ConfigError(f"optimizer: {error}") from error
 
 
+def make_output_dir(cfg: TrainConfig) -> None:
+    """Make the run's folder, before time is spent on what could not be written there.
+
+    Raises:
+        ConfigError: it cannot be made, or nothing can be written in it.
+    """
+    folder = Path(cfg.output_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"output_dir: cannot write in {folder}: {error.strerror}") from error
+
+
 def build_sampling(cfg: TrainConfig, tokenizer: Any) -> SamplingParams:
-    """How training samples; the tokenizer's stop ids unless the config names others."""
+    """How training samples; the tokenizer's stop ids unless the config names others.
+
+    Raises:
+        ConfigError: a stop id that the tokenizer does not know.
+    """
+    for token_id in cfg.stop_token_ids or ():
+        if not tokenizer.is_defined(token_id):
+            raise ConfigError(
+                f"stop_token_ids: the tokenizer has no id {token_id} (its ids end at "
+                f"{tokenizer.vocab_size - 1})"
+            )
     return SamplingParams(
         max_generated_tokens=cfg.max_generated_tokens,
         temperature=cfg.temperature,

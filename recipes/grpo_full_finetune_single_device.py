@@ -24,6 +24,7 @@ from grpo.build import (
     build_prompts,
     build_sampling,
     check_optimizer,
+    make_output_dir,
     total_steps,
 )
 from grpo.config import TrainConfig, config_yaml, instantiate, parse
@@ -55,6 +56,7 @@ class GRPOFullFinetuneSingleDevice:
         self.total_steps = total_steps(cfg, self.prompts)
         check_optimizer(cfg)
         check_model(cfg.model, lora=False)
+        make_output_dir(cfg)
 
         checkpoint_dir = self.checkpointer.checkpoint_dir
         self.model = load_model(cfg.model, checkpoint_dir, device=self.device, dtype=cfg.dtype)
@@ -76,7 +78,6 @@ class GRPOFullFinetuneSingleDevice:
     def train(self) -> None:
         """GRPO, step by step."""
         cfg = self.cfg
-        Path(cfg.output_dir).mkdir(parents=True, exist_ok=True)
         (Path(cfg.output_dir) / "config.yaml").write_text(config_yaml(cfg))
         micro_batch_size = cfg.micro_batch_size or cfg.forward_batch_size
         log = build_log(cfg, self.steps_done, self.total_steps)

@@ -30,16 +30,17 @@ def step_folders(output_dir: Path) -> dict[int, Path]:
 def write_folder(final: Path, write: Callable[[Path], None], about: dict[str, Any]) -> None:
     """Fill a folder beside its final place, sync it, and rename it there.
 
-    Whatever is killed when, a folder of the final name is complete. What an earlier, killed
-    write left beside it is removed first.
+    Whatever is killed when, a folder of the final name is complete. What earlier, killed writes
+    left is removed first.
 
     Args:
         final: where the folder will be.
         write: fills the folder it is given.
         about: goes into the manifest, with each file's size and SHA-256.
     """
+    for debris in final.parent.glob("step_*.tmp"):
+        shutil.rmtree(debris)
     draft = final.with_name(final.name + ".tmp")
-    shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     write(draft)
     files = {
@@ -53,6 +54,13 @@ def write_folder(final: Path, write: Callable[[Path], None], about: dict[str, An
     _sync(draft)
     draft.rename(final)
     _sync(final.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a complete folder; killed halfway, what is left has a draft's name, not the final one."""
+    draft = folder.with_name(folder.name + ".tmp")
+    folder.rename(draft)
+    shutil.rmtree(draft)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torchtune.modules.peft import get_adapter_params
 
-from grpo.checkpoint.files import read_manifest, step_folders, write_folder
+from grpo.checkpoint.files import read_manifest, remove_folder, step_folders, write_folder
 from grpo.checkpoint.rng import load_rng_state, rng_state
 from grpo.config.errors import ConfigError
 from grpo.models.adapters import load_peft_adapter, save_peft_adapter
@@ -92,7 +92,7 @@ class StepCheckpointer:
         write_folder(final, write, {"format_version": FORMAT_VERSION, "step": step})
         if self._keep_last is not None:
             for old in list(step_folders(self.output_dir).values())[: -self._keep_last]:
-                shutil.rmtree(old)
+                remove_folder(old)
         return final
 
     def resume(self, model: nn.Module, stateful: Mapping[str, Stateful]) -> int:

@@ -27,6 +27,8 @@ MISTAKES = [
     ([TINY, "forward_batch_size=0"], "forward_batch_size: must be at least 1, got 0"),
     ([TINY, "temperature=-1"], "temperature: must be more than 0, got -1"),
     ([TINY, "dtype=fp16"], "dtype: expected 'fp32' or 'bf16', got 'fp16'"),
+    ([TINY, "stop_token_ids=[2, 110]"], "stop_token_ids: the tokenizer has no id 110 (its ids end at 103)"),
+    ([TINY, "output_dir=/dev/null/x"], "output_dir: cannot write in /dev/null/x: Not a directory"),
     ([TINY, "device=cuda:99"], "device: cuda:99 is not here; torch sees "),
     ([TINY, "epochs=1", "num_steps=1"], "num_steps: set exactly one of num_steps and epochs"),
     ([TINY, "max_prompt_tokens=128"], "max_prompt_tokens: max_prompt_tokens (128) + max_generated_tokens ("),

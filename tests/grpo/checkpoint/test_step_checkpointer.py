@@ -125,6 +125,23 @@ def test_old_checkpoints_go_and_the_newest_stay(tmp_path: Path) -> None:
     assert list(step_folders(tmp_path)) == [10, 11]
 
 
+def test_a_deletion_that_dies_leaves_no_half_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, model = checkpointer(tmp_path, keep_last_n_checkpoints=1), load(TINY)
+    one.save(1, model, {}, "")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("grpo.checkpoint.files.shutil.rmtree", _interrupt)
+        one.save(2, model, {}, "")
+    assert list(step_folders(tmp_path)) == [2]
+    one.save(3, model, {}, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_3"]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_res_08_the_optimizers_moments_come_back(tmp_path: Path) -> None:
     def make() -> tuple[nn.Parameter, torch.optim.Optimizer]:
         weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
