@@ -5,8 +5,10 @@ What the training recipes build alike is built here once; the order in which the
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from grpo.config import ConfigError, TrainConfig, instantiate
+from grpo.config import ConfigError, TrainConfig, config_yaml, instantiate
 from grpo.data import PromptLoader
 from grpo.generation import Engine
 from grpo.metrics import RunLog
@@ -29,8 +31,12 @@ def build_device(cfg: TrainConfig) -> torch.device:
     """Where to train.
 
     Raises:
-        ConfigError: torch sees no such device here.
+        ConfigError: torch sees no such device here, or several processes were started.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"--nproc_per_node: this recipe trains on one device, got {os.environ['WORLD_SIZE']} processes"
+        )
     device = torch.device(cfg.device)
     seen = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= seen[device.type]:
@@ -142,6 +148,27 @@ def build_engine(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Engine:
     )
 
 
+def check_vocabulary(tokenizer: Any, num_embeddings: int, stop_ids: Sequence[int]) -> None:
+    """The tokenizer speaks of ids that the model has.
+
+    Vocabularies may end a little past the model's (Llama 3 defines an image token there): up to
+    1% is let pass, and only the ids that every run uses must be the model's.
+
+    Raises:
+        ConfigError: the tokenizer belongs to another model.
+    """
+    if tokenizer.vocab_size > 1.01 * num_embeddings:
+        raise ConfigError(
+            f"tokenizer: its ids end at {tokenizer.vocab_size - 1}, the model's at {num_embeddings - 1}; "
+            "expected the tokenizer that the model was trained with"
+        )
+    for token_id in (tokenizer.pad_id, *stop_ids):
+        if token_id >= num_embeddings:
+            raise ConfigError(
+                f"tokenizer: its pad or stop id {token_id} is not one of the model's {num_embeddings} ids"
+            )
+
+
 def total_steps(cfg: TrainConfig, prompts: PromptLoader) -> int:
     """Steps of the run; one takes ``gradient_accumulation_steps`` batches of prompts.
 
@@ -172,15 +199,33 @@ def build_optimizer(
     return optimizer, instantiate(cfg.lr_scheduler, optimizer=optimizer, num_training_steps=updates)
 
 
-def build_log(cfg: TrainConfig, steps_done: int, steps: int) -> RunLog:
-    """Metrics, samples and progress of the run."""
-    return RunLog(
+def build_log(
+    cfg: TrainConfig, steps_done: int, steps: int, prompts: Sequence[PromptLoader | None]
+) -> RunLog:
+    """Metrics, samples and progress of the run, and what is worth saying before it starts.
+
+    Raises:
+        ConfigError: the metric logger needs a package that is not here, or cannot write.
+    """
+    try:
+        metric_logger = None if cfg.metric_logger is None else instantiate(cfg.metric_logger)
+    except (ImportError, OSError) as error:
+        raise ConfigError(f"metric_logger: {cfg.metric_logger['_component_']}: {error}") from error
+    log = RunLog(
         cfg.output_dir,
         steps_done=steps_done,
         total_steps=steps,
         rollouts_every=cfg.log_rollouts_every_n_steps,
-        metric_logger=None if cfg.metric_logger is None else instantiate(cfg.metric_logger),
+        metric_logger=metric_logger,
     )
+    if steps_done < steps:
+        (Path(cfg.output_dir) / "config.yaml").write_text(config_yaml(cfg))
+    if cfg.resume_from_checkpoint and steps_done == 0:
+        log.say(f"no checkpoint in {cfg.output_dir}: starting at step 0")
+    for name, loader in zip(("training", "held-out"), prompts, strict=True):
+        if loader is not None and loader.dropped_prompts:
+            log.say(f"dropped {loader.dropped_prompts} {name} prompts over {cfg.max_prompt_tokens} tokens")
+    return log
 
 
 def _undefined(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Tensor | None:

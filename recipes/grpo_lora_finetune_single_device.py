@@ -9,7 +9,6 @@ computes is in the part that its line names; docs/numerics.md has every formula 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from torchtune.training import set_seed
 
@@ -24,6 +23,7 @@ from grpo.build import (
     build_prompts,
     build_sampling,
     check_optimizer,
+    check_vocabulary,
     make_output_dir,
     total_steps,
 )
@@ -55,7 +55,7 @@ class GRPOLoRAFinetuneSingleDevice:
         self.held_out = build_held_out(cfg, self.tokenizer)
         self.total_steps = total_steps(cfg, self.prompts)
         check_optimizer(cfg)
-        check_model(cfg.model, lora=True)
+        check_vocabulary(self.tokenizer, check_model(cfg.model, lora=True), self.sampling.stop_ids)
         make_output_dir(cfg)
 
         checkpoint_dir = self.checkpointer.checkpoint_dir
@@ -78,11 +78,8 @@ class GRPOLoRAFinetuneSingleDevice:
     def train(self) -> None:
         """GRPO, step by step."""
         cfg = self.cfg
-        (Path(cfg.output_dir) / "config.yaml").write_text(config_yaml(cfg))
         micro_batch_size = cfg.micro_batch_size or cfg.forward_batch_size
-        log = build_log(cfg, self.steps_done, self.total_steps)
-        if self.prompts.dropped_prompts:
-            log.say(f"dropped {self.prompts.dropped_prompts} prompts over {cfg.max_prompt_tokens} tokens")
+        log = build_log(cfg, self.steps_done, self.total_steps, (self.prompts, self.held_out))
         if self.steps_done == 0 and self.held_out:
             log.metrics(0, self.evaluate())
 

@@ -63,8 +63,10 @@ class StepCheckpointer:
         return folders[max(folders)] if folders else None
 
     def refuse_to_overwrite(self) -> None:
-        """Raise ConfigError when a new run would write over another run's checkpoints."""
-        if latest := self.latest():
+        """Raise ConfigError when a new run would write over another run's checkpoints or logs."""
+        written = [*self.output_dir.glob("step_*"), *self.output_dir.glob("*.jsonl")]
+        latest = self.latest() or next((path for path in sorted(written) if _holds_anything(path)), None)
+        if latest is not None:
             raise ConfigError(
                 f"output_dir: {self.output_dir} already holds {latest.name}; continue that run with "
                 "resume_from_checkpoint=true, or choose another folder"
@@ -160,3 +162,7 @@ class StepCheckpointer:
                         f"{folder}: {name} is {list(saved[name].shape)}, the model's {list(parameter.shape)}"
                     )
                 parameter.copy_(saved[name])
+
+
+def _holds_anything(path: Path) -> bool:
+    return path.is_dir() or path.stat().st_size > 0

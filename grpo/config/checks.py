@@ -45,6 +45,8 @@ def check_rewards(rewards: Sequence[Mapping[str, Any]]) -> None:
     first: dict[str, int] = {}
     for i, node in enumerate(rewards):
         name = reward_name(node)
+        if name in ("mean", "std"):
+            raise ConfigError(f"rewards.{i}.name: reward/{name} is the sum of all rewards; set another name")
         if name in first:
             raise ConfigError(
                 f"rewards.{i}.name: {name!r} is also the name of rewards.{first[name]}; set another"

@@ -41,7 +41,7 @@ def parse(schema: type[Schema]) -> Callable[[Callable[[Schema], Any]], Callable[
     """Decorate a recipe's main function: it is called with the checked config.
 
     Anything wrong with the user's input, also what the recipe itself finds later and raises as
-    :class:`ConfigError`, is one line on stderr and exit status 2.
+    :class:`ConfigError`, is one line on stderr and exit status 2. Ctrl-C is one line and 130.
 
     Example:
         >>> @parse(TrainConfig)
@@ -57,6 +57,9 @@ def parse(schema: type[Schema]) -> Callable[[Callable[[Schema], Any]], Callable[
             except ConfigError as error:
                 print_error(error)
                 sys.exit(2)
+            except KeyboardInterrupt:
+                print("stopped; resume_from_checkpoint=true goes on from the newest step_N", file=sys.stderr)
+                sys.exit(130)  # 128 + SIGINT, as a shell reports it
 
         return wrapper
 

@@ -32,7 +32,12 @@ class TrainConfig:
     output_dir: str = option(
         "folder for metrics, checkpoints and the resolved config", pattern=r".+", pattern_help="a folder"
     )
-    seed: int = option("seed of the data order, the sampling and the initialisation", default=0, at_least=0)
+    seed: int = option(
+        "seed of the data order, the sampling and the initialisation",
+        default=0,
+        at_least=0,
+        at_most=2**32 - 1,
+    )
     device: str = option(
         "where to train",
         default="cpu",
@@ -149,6 +154,8 @@ class TrainConfig:
         Raises:
             ConfigError: naming the keys, what was expected, and the values.
         """
+        if self.output_dir.startswith("~"):
+            raise ConfigError(f"output_dir: ~ is not expanded, write it out; got {self.output_dir!r}")
         check_only_one("num_steps", self.num_steps, "epochs", self.epochs)
         if self.eval_every_n_steps is not None and self.eval_dataset is None:
             raise ConfigError("eval_every_n_steps: needs eval_dataset, which is not set")

@@ -72,10 +72,9 @@ class LossTally:
 
     def metrics(self) -> dict[str, float | None]:
         """Means by name; a loss is the sum over an update's micro-batches, averaged over updates."""
-        means: dict[str, float | None] = dict.fromkeys(
-            ("loss", "policy_loss", "kl_loss", "clip_fraction", "approx_kl", "entropy"), 0.0
-        )
-        means["sampler_gap/mean"] = None
+        means: dict[str, float | None] = dict.fromkeys(("loss", "policy_loss", "kl_loss"), 0.0)
+        # What is a mean over trained tokens does not exist where none was trained.
+        means |= dict.fromkeys(("clip_fraction", "approx_kl", "entropy", "sampler_gap/mean"))
         for name, pairs in self._sums.items():
             total = sum(float(value) for value, _ in pairs)
             per_update = name in ("loss", "policy_loss", "kl_loss")

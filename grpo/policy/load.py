@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
 
 from grpo.config import ConfigError, instantiate
@@ -16,19 +17,27 @@ from grpo.models.weights import load_weights
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def check_model(builder: Mapping[str, Any], *, lora: bool) -> None:
+def check_model(builder: Mapping[str, Any], *, lora: bool) -> int:
     """Find a model that the recipe cannot train, from its modules alone: no weights are made.
 
     Args:
         builder: the component that makes the decoder.
         lora: whether the recipe trains adapters.
 
+    Returns:
+        how many ids the model has an embedding for.
+
     Raises:
-        ConfigError: adapters where there should be none or the reverse, adapters that a PEFT folder
-            cannot hold, or dropout.
+        ConfigError: no torchtune decoder, adapters where there should be none or the reverse,
+            adapters that a PEFT folder cannot hold, or dropout.
     """
     with torch.device("meta"):
         model = instantiate(builder)
+    if not isinstance(model, TransformerDecoder):
+        raise ConfigError(
+            f"model: {builder['_component_']} makes a {type(model).__name__}, expected a torchtune "
+            "TransformerDecoder"
+        )
     adapters = get_adapter_params(model)
     if bool(adapters) != lora:
         has, other = ("no", "full") if lora else ("LoRA", "lora")
@@ -45,6 +54,7 @@ def check_model(builder: Mapping[str, Any], *, lora: bool) -> None:
                 f"model: {name} has dropout {rate}, expected 0: the ratio of GRPO compares two passes over "
                 "the same tokens, and dropout would make them differ"
             )
+    return model.tok_embeddings.num_embeddings
 
 
 def load_model(

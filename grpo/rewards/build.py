@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo.config import REWARD_EXTRAS, instantiate_callable, split_extras
+from grpo.config import REWARD_EXTRAS, ConfigError, instantiate_callable, split_extras
 from grpo.config.checks import reward_name
 from grpo.rewards.protocol import WeightedReward
 
@@ -15,9 +15,12 @@ def build_rewards(nodes: Sequence[Mapping[str, Any]]) -> list[WeightedReward]:
     rewards = []
     for node in nodes:
         component, extras = split_extras(node, REWARD_EXTRAS)
-        rewards.append(
-            WeightedReward(
-                **{**extras, "name": reward_name(node), "reward": instantiate_callable(component, "sample")}
+        reward = instantiate_callable(component, "sample")
+        if not callable(reward):
+            raise ConfigError(
+                f"rewards: {node['_component_']} makes a {type(reward).__name__}, which cannot be called "
+                "with a sample; expected a class with __call__, or a function whose parameter is named "
+                "'sample'"
             )
-        )
+        rewards.append(WeightedReward(**{**extras, "name": reward_name(node), "reward": reward}))
     return rewards

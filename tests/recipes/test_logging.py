@@ -55,4 +55,4 @@ def test_dropped_prompts_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     recipe = run("full", tmp_path, "num_steps=1", "max_prompt_tokens=5", "dataset.size=2000")
     dropped = recipe.prompts.dropped_prompts
     assert 0 < dropped < 2000
-    assert f"dropped {dropped} prompts over 5 tokens" in capsys.readouterr().out
+    assert f"dropped {dropped} training prompts over 5 tokens" in capsys.readouterr().out

@@ -27,6 +27,17 @@ MISTAKES = [
     ([TINY, "forward_batch_size=0"], "forward_batch_size: must be at least 1, got 0"),
     ([TINY, "temperature=-1"], "temperature: must be more than 0, got -1"),
     ([TINY, "dtype=fp16"], "dtype: expected 'fp32' or 'bf16', got 'fp16'"),
+    ([TINY, "rewards.1.name=mean"], "rewards.1.name: reward/mean is the sum of all rewards; set another"),
+    ([TINY, "seed=4294967296"], "seed: must be at most 4294967295, got 4294967296"),
+    ([TINY, "output_dir=~/x"], "output_dir: ~ is not expanded, write it out; got '~/x'"),
+    (
+        [TINY, "rewards.1={_component_: fractions.Fraction}"],
+        "rewards: fractions.Fraction makes a Fraction, which cannot be called with a sample; expected",
+    ),
+    (
+        [TINY, "model={_component_: torch.nn.Linear, in_features: 1, out_features: 1}"],
+        "model: torch.nn.Linear makes a Linear, expected a torchtune TransformerDecoder",
+    ),
     ([TINY, "stop_token_ids=[2, 110]"], "stop_token_ids: the tokenizer has no id 110 (its ids end at 103)"),
     ([TINY, "output_dir=/dev/null/x"], "output_dir: cannot write in /dev/null/x: Not a directory"),
     ([TINY, "device=cuda:99"], "device: cuda:99 is not here; torch sees "),

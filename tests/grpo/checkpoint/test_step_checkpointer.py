@@ -218,6 +218,16 @@ def test_a_new_run_does_not_write_over_another(tmp_path: Path) -> None:
         one.refuse_to_overwrite()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "step_2/notes.txt"])
+def test_a_new_run_does_not_write_over_what_has_no_checkpoint_yet(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}\n")
+    with pytest.raises(ConfigError, match=f"already holds {name.partition('/')[0]}"):
+        checkpointer(tmp_path).refuse_to_overwrite()
+    assert path.read_text() == "{}\n"
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -75,6 +75,22 @@ def test_an_error_of_the_program_itself_keeps_its_traceback(
         broken()
 
 
+def test_ctrl_c_is_one_line_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @parse(TrainConfig)
+    def recipe_main(cfg: TrainConfig) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["recipe", "--config", "tiny/full_single_device"])
+    with pytest.raises(SystemExit) as stopped:
+        recipe_main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err.splitlines() == [
+        "stopped; resume_from_checkpoint=true goes on from the newest step_N"
+    ]
+
+
 def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         split_arguments(["--help"])
