@@ -46,6 +46,33 @@ def build_device(cfg: TrainConfig) -> torch.device:
     return device
 
 
+# What the recipes use of a part, and a component that has it: signatures do not say what a builder returns.
+_EXPECTED = {
+    "tokenizer": (("stop_ids", "pad_id", "vocab_size", "is_defined"), "grpo.models.hf_tokenizer"),
+    "checkpointer": (("refuse_to_overwrite", "resume", "save"), "grpo.checkpoint.StepCheckpointer"),
+    "advantage": (("__call__",), "grpo.advantage.GroupAdvantage"),
+    "loss": (("needs_reference", "trains_flat_groups"), "grpo.loss.grpo_loss"),
+}
+
+
+def build_part(cfg: TrainConfig, key: str, **supplied: Any) -> Any:
+    """The component of one key, known to be of the right kind.
+
+    Raises:
+        ConfigError: it lacks what the recipes use, such as torchtune's own tokenizers.
+    """
+    node = getattr(cfg, key)
+    part = instantiate(node, **supplied)
+    names, example = _EXPECTED[key]
+    for name in names:
+        if not hasattr(part, name):
+            raise ConfigError(
+                f"{key}: {node['_component_']} makes a {type(part).__name__} without {name}; "
+                f"expected one like {example}"
+            )
+    return part
+
+
 def check_optimizer(cfg: TrainConfig) -> None:
     """Build optimizer and schedule for a stand-in parameter, to find a wrong value before a model is loaded.
 
@@ -203,6 +230,9 @@ def build_log(
     cfg: TrainConfig, steps_done: int, steps: int, prompts: Sequence[PromptLoader | None]
 ) -> RunLog:
     """Metrics, samples and progress of the run, and what is worth saying before it starts.
+
+    Writes the resolved ``config.yaml`` too, unless nothing is left to train: then the one that is
+    there is the one the weights were trained with.
 
     Raises:
         ConfigError: the metric logger needs a package that is not here, or cannot write.

@@ -19,6 +19,7 @@ from grpo.build import (
     build_held_out,
     build_log,
     build_optimizer,
+    build_part,
     build_policy,
     build_prompts,
     build_sampling,
@@ -27,7 +28,7 @@ from grpo.build import (
     make_output_dir,
     total_steps,
 )
-from grpo.config import TrainConfig, config_yaml, instantiate, parse
+from grpo.config import TrainConfig, config_yaml, parse
 from grpo.eval import evaluate
 from grpo.metrics import LossTally, StageClock, step_metrics
 from grpo.policy import Reference, apply_gradients, check_model, load_model
@@ -43,19 +44,20 @@ class GRPOFullFinetuneSingleDevice:
         set_seed(cfg.seed)
         self.cfg = cfg
         self.device = build_device(cfg)
-        self.checkpointer = instantiate(cfg.checkpointer, output_dir=cfg.output_dir)
+        self.checkpointer = build_part(cfg, "checkpointer", output_dir=cfg.output_dir)
         if not cfg.resume_from_checkpoint:
             self.checkpointer.refuse_to_overwrite()
-        self.tokenizer = instantiate(cfg.tokenizer)
+        self.tokenizer = build_part(cfg, "tokenizer")
         self.rewards = build_rewards(cfg.rewards)
-        self.advantage = instantiate(cfg.advantage)
-        self.loss = instantiate(cfg.loss)
+        self.advantage = build_part(cfg, "advantage")
+        self.loss = build_part(cfg, "loss")
         self.sampling = build_sampling(cfg, self.tokenizer)
         self.prompts = build_prompts(cfg, self.tokenizer)
         self.held_out = build_held_out(cfg, self.tokenizer)
         self.total_steps = total_steps(cfg, self.prompts)
         check_optimizer(cfg)
-        check_vocabulary(self.tokenizer, check_model(cfg.model, lora=False), self.sampling.stop_ids)
+        num_embeddings = check_model(cfg.model, lora=False)
+        check_vocabulary(self.tokenizer, num_embeddings, self.sampling.stop_ids)
         make_output_dir(cfg)
 
         checkpoint_dir = self.checkpointer.checkpoint_dir

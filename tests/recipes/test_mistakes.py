@@ -35,6 +35,15 @@ MISTAKES = [
         "rewards: fractions.Fraction makes a Fraction, which cannot be called with a sample; expected",
     ),
     (
+        [TINY, "loss={_component_: torch.nn.MSELoss}"],
+        "loss: torch.nn.MSELoss makes a MSELoss without needs_reference; expected one like grpo.loss.",
+    ),
+    (
+        [TINY, "tokenizer={_component_: fractions.Fraction}"],
+        "tokenizer: fractions.Fraction makes a Fraction without stop_ids; expected one like grpo.models.",
+    ),
+    ([TINY, "advantage={_component_: fractions.Fraction}"], "advantage: fractions.Fraction makes a Fraction"),
+    (
         [TINY, "model={_component_: torch.nn.Linear, in_features: 1, out_features: 1}"],
         "model: torch.nn.Linear makes a Linear, expected a torchtune TransformerDecoder",
     ),
