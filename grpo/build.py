@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from grpo.config import ConfigError, TrainConfig, config_yaml, instantiate
+from grpo.config import ConfigError, DistributedConfig, TrainConfig, config_yaml, instantiate
 from grpo.data import PromptLoader
+from grpo.distributed import SOLO, Ranks, ShardedWeights, make_mesh, rank_seed, restarted, shard
 from grpo.generation import Engine
 from grpo.metrics import RunLog
 from grpo.models import undefined_token_mask
@@ -149,30 +150,88 @@ def build_held_out(cfg: TrainConfig, tokenizer: Any) -> PromptLoader | None:
     )
 
 
-def build_policy(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Policy:
+def build_policy(cfg: TrainConfig, model: nn.Module, tokenizer: Any, device: torch.device) -> Policy:
     """The model with the sampler's temperature and the sampler's idea of impossible tokens."""
     return Policy(
         model,
         temperature=cfg.temperature,
-        undefined=_undefined(cfg, model, tokenizer),
+        undefined=_undefined(cfg, model, tokenizer, device),
         autocast_dtype=_autocast_dtype(cfg),
         logits_chunk_size=cfg.logits_chunk_size,
         activation_checkpointing=cfg.enable_activation_checkpointing,
         compile=cfg.compile,
+        device=device,
     )
 
 
-def build_engine(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Engine:
-    """The engine of the config, given what every engine needs."""
+def shard_policy(cfg: DistributedConfig, policy: Policy, ranks: Ranks) -> ShardedWeights:
+    """Cut the policy's model into shares, before it has memory; returns how a sampler reaches it.
+
+    Raises:
+        ConfigError: a mesh of another number of ranks, or an embedding that is the output as well.
+    """
+    decoder = policy.module.decoder
+    names = cfg.custom_sharded_layers or []
+    parts = [part for name in names if isinstance(part := getattr(decoder, name), nn.Module)]
+    if names and len(parts) < len(names) or (parts and not isinstance(decoder.output, nn.Module)):
+        raise ConfigError(
+            f"custom_sharded_layers: {cfg.model['_component_']} uses its embedding as output too, which "
+            "must stay in one unit with it; expected null"
+        )
+    mesh = make_mesh(ranks, cfg.data_parallel_shard, cfg.data_parallel_replicate)
+    dtype = _autocast_dtype(cfg)
+    shard(
+        policy.module,
+        decoder.layers,
+        mesh,
+        others=parts,
+        dtype=dtype,
+        reshard_after_forward=cfg.fsdp_reshard_after_forward,
+        cpu_offload=cfg.fsdp_cpu_offload,
+    )
+    return ShardedWeights(
+        policy.module, decoder.layers, ranks, dtype=dtype, gather_weights=cfg.gather_weights
+    )
+
+
+def build_engine(
+    cfg: TrainConfig, model: nn.Module, tokenizer: Any, ranks: Ranks = SOLO, **supplied: Any
+) -> Engine:
+    """The engine of the config, given what every engine needs, with this rank's own seed.
+
+    Args:
+        supplied: what only an engine on several ranks needs: ``device`` and ``weights``.
+    """
+    device = supplied.get("device") or next(model.parameters()).device
     return instantiate(
         cfg.engine,
         model=model,
         tokenizer=tokenizer,
         forward_batch_size=cfg.forward_batch_size,
-        seed=cfg.seed,
-        undefined=_undefined(cfg, model, tokenizer),
+        seed=rank_seed(cfg.seed, ranks.rank),
+        undefined=_undefined(cfg, model, tokenizer, device),
         autocast_dtype=_autocast_dtype(cfg),
+        **supplied,
     )
+
+
+def resumes(cfg: TrainConfig) -> bool:
+    """Whether to go on from a checkpoint: asked for, or this process takes the place of a failed one."""
+    return cfg.resume_from_checkpoint or restarted()
+
+
+def check_shares(cfg: DistributedConfig, ranks: Ranks) -> None:
+    """Every rank has a prompt in every step.
+
+    Raises:
+        ConfigError: there are more ranks than prompts.
+    """
+    prompts = cfg.batch_size * cfg.gradient_accumulation_steps
+    if prompts < ranks.size:
+        raise ConfigError(
+            f"batch_size: a step has {prompts} prompts (batch_size x gradient_accumulation_steps) for "
+            f"{ranks.size} ranks; expected at least one for each"
+        )
 
 
 def check_vocabulary(tokenizer: Any, num_embeddings: int, stop_ids: Sequence[int]) -> None:
@@ -227,9 +286,15 @@ def build_optimizer(
 
 
 def build_log(
-    cfg: TrainConfig, steps_done: int, steps: int, prompts: Sequence[PromptLoader | None]
+    cfg: TrainConfig,
+    steps_done: int,
+    steps: int,
+    prompts: Sequence[PromptLoader | None],
+    ranks: Ranks = SOLO,
 ) -> RunLog:
     """Metrics, samples and progress of the run, and what is worth saying before it starts.
+
+    Rank 0 writes; the others' log only helps it to.
 
     Writes the resolved ``config.yaml`` too, unless nothing is left to train: then the one that is
     there is the one the weights were trained with.
@@ -238,7 +303,8 @@ def build_log(
         ConfigError: the metric logger needs a package that is not here, or cannot write.
     """
     try:
-        metric_logger = None if cfg.metric_logger is None else instantiate(cfg.metric_logger)
+        wanted = cfg.metric_logger is not None and ranks.is_main
+        metric_logger = instantiate(cfg.metric_logger) if wanted else None
     except (ImportError, OSError) as error:
         raise ConfigError(f"metric_logger: {cfg.metric_logger['_component_']}: {error}") from error
     log = RunLog(
@@ -247,10 +313,11 @@ def build_log(
         total_steps=steps,
         rollouts_every=cfg.log_rollouts_every_n_steps,
         metric_logger=metric_logger,
+        ranks=ranks,
     )
-    if steps_done < steps:
+    if steps_done < steps and ranks.is_main:
         (Path(cfg.output_dir) / "config.yaml").write_text(config_yaml(cfg))
-    if cfg.resume_from_checkpoint and steps_done == 0:
+    if resumes(cfg) and steps_done == 0:
         log.say(f"no checkpoint in {cfg.output_dir}: starting at step 0")
     for name, loader in zip(("training", "held-out"), prompts, strict=True):
         if loader is not None and loader.dropped_prompts:
@@ -258,8 +325,8 @@ def build_log(
     return log
 
 
-def _undefined(cfg: TrainConfig, model: nn.Module, tokenizer: Any) -> Tensor | None:
-    return undefined_token_mask(tokenizer, model) if cfg.mask_undefined_tokens else None
+def _undefined(cfg: TrainConfig, model: nn.Module, tokenizer: Any, device: torch.device) -> Tensor | None:
+    return undefined_token_mask(tokenizer, model, device) if cfg.mask_undefined_tokens else None
 
 
 def _autocast_dtype(cfg: TrainConfig) -> torch.dtype | None:

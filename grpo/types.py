@@ -6,7 +6,7 @@ Lists until :func:`grpo.batching.pack`, tensors after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -244,9 +244,33 @@ class TrainBatch:
         """The same batch with old and reference logprobs, [B, L] each."""
         return replace(self, old_logprobs=old, ref_logprobs=ref)
 
-    def split(self, size: int) -> list[TrainBatch]:
-        """Slices of at most ``size`` rows, each cut to its longest row; normalisers unchanged."""
-        return [self._rows(slice(i, i + size)) for i in range(0, len(self), size)]
+    def passes(self, size: int) -> int:
+        """How many slices :meth:`split` makes."""
+        return -(-len(self) // size)
+
+    def split(self, size: int, at_least: int = 0) -> list[TrainBatch]:
+        """Slices of at most ``size`` rows, each cut to its longest row; normalisers unchanged.
+
+        When there are fewer than ``at_least``, slices follow in which nothing is trained: one row of
+        one token. They let a rank take part in passes for which it has no work.
+        """
+        slices = [self._rows(slice(i, i + size)) for i in range(0, len(self), size)]
+        return slices + [self._nothing()] * (at_least - len(slices))
+
+    def _nothing(self) -> TrainBatch:
+        def zeros(value: Tensor | None, *shape: int) -> Tensor | None:
+            return None if value is None else value.new_zeros(shape)
+
+        return replace(
+            self,
+            tokens=zeros(self.tokens, 1, 1),
+            loss_mask=zeros(self.loss_mask, 1, 1),
+            lengths=self.lengths.new_ones(1),
+            advantages=zeros(self.advantages, 1),
+            sampler_logprobs=zeros(self.sampler_logprobs, 1, 1),
+            old_logprobs=zeros(self.old_logprobs, 1, 1),
+            ref_logprobs=zeros(self.ref_logprobs, 1, 1),
+        )
 
     def _rows(self, rows: slice) -> TrainBatch:
         width = int(self.lengths[rows].max())
@@ -288,6 +312,30 @@ class LossOutput:
     loss: Tensor
     sums: dict[str, tuple[Tensor, Tensor]]
     maxima: dict[str, Tensor]
+
+
+def join_rollouts(parts: Sequence[Rollouts]) -> Rollouts:
+    """Several rollouts as one, in order."""
+    columns = [name for name in Rollouts.__dataclass_fields__ if name != "policy_version"]
+    return Rollouts(
+        policy_version=parts[0].policy_version,
+        **{name: _chained(getattr(part, name) for part in parts) for name in columns},
+    )
+
+
+def join_scored(parts: Sequence[Scored]) -> Scored:
+    """Several scored rollouts as one, in order; all were judged by the same rewards."""
+    return Scored(
+        rollouts=join_rollouts([part.rollouts for part in parts]),
+        rewards=_chained(part.rewards for part in parts),
+        components={name: _chained(part.components[name] for part in parts) for name in parts[0].components},
+        success=_chained(part.success for part in parts),
+        errors=sum(part.errors for part in parts),
+    )
+
+
+def _chained(lists: Iterable[list[Any]]) -> list[Any]:
+    return [value for values in lists for value in values]
 
 
 def _same_length(stage: object, *names: str) -> None:

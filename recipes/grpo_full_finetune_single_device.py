@@ -8,6 +8,7 @@ computes is in the part that its line names; docs/numerics.md has every formula 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from torchtune.training import set_seed
@@ -29,6 +30,7 @@ from grpo.build import (
     total_steps,
 )
 from grpo.config import TrainConfig, config_yaml, parse
+from grpo.distributed import EXIT_STOPPED, StopRequest
 from grpo.eval import evaluate
 from grpo.metrics import LossTally, StageClock, step_metrics
 from grpo.policy import Reference, apply_gradients, check_model, load_model
@@ -61,26 +63,23 @@ class GRPOFullFinetuneSingleDevice:
         make_output_dir(cfg)
 
         checkpoint_dir = self.checkpointer.checkpoint_dir
-        self.model = load_model(cfg.model, checkpoint_dir, device=self.device, dtype=cfg.dtype)
-        self.policy = build_policy(cfg, self.model, self.tokenizer)
+        self.model = load_model(cfg.model, checkpoint_dir, device=self.device, dtype=cfg.dtype, seed=cfg.seed)
+        self.policy = build_policy(cfg, self.model, self.tokenizer, self.device)
         self.reference = Reference(self.model) if self.loss.needs_reference else None
         self.engine = build_engine(cfg, self.model, self.tokenizer)
         self.optimizer, self.scheduler = build_optimizer(cfg, self.policy.parameters(), self.total_steps)
 
-        self.stateful = {
-            "optimizer": self.optimizer,
-            "scheduler": self.scheduler,
-            "prompts": self.prompts,
-            "engine": self.engine,
-        }
+        self.stateful = {"optimizer": self.optimizer, "scheduler": self.scheduler, "prompts": self.prompts}
+        self.own = {"engine": self.engine}
         self.steps_done = 0
         if cfg.resume_from_checkpoint:  # last: nothing may seed or draw between this and the loop
-            self.steps_done = self.checkpointer.resume(self.model, self.stateful)
+            self.steps_done = self.checkpointer.resume(self.model, self.stateful, self.own)
 
     def train(self) -> None:
         """GRPO, step by step."""
         cfg = self.cfg
         micro_batch_size = cfg.micro_batch_size or cfg.forward_batch_size
+        stop = StopRequest()
         log = build_log(cfg, self.steps_done, self.total_steps, (self.prompts, self.held_out))
         if self.steps_done == 0 and self.held_out:
             log.metrics(0, self.evaluate())
@@ -122,8 +121,15 @@ class GRPOFullFinetuneSingleDevice:
                 metrics |= self.evaluate()
             log.rollouts(step, scored, advantages)
             log.metrics(step, metrics)
-            if is_due(step, cfg.save_every_n_steps, self.total_steps):
-                self.checkpointer.save(step, self.model, self.stateful, config_yaml(cfg))
+            stopping = stop.agreed()
+            if stopping or is_due(step, cfg.save_every_n_steps, self.total_steps):
+                self.checkpointer.save(step, self.model, self.stateful, config_yaml(cfg), self.own)
+            if stopping and step < self.total_steps:
+                log.say(
+                    f"stopped by SIGTERM after step {step}; resume_from_checkpoint=true goes on from there"
+                )
+                log.close()
+                sys.exit(EXIT_STOPPED)
         log.close()
 
     def evaluate(self) -> dict[str, float | int | None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.errors import ConfigError
+from grpo.distributed import SOLO, Ranks
 
 MANIFEST = "manifest.json"
 _STEP_FOLDER = re.compile(r"step_(\d+)")
@@ -27,33 +28,47 @@ def step_folders(output_dir: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def write_folder(final: Path, write: Callable[[Path], None], about: dict[str, Any]) -> None:
+def write_folder(
+    final: Path, write: Callable[[Path], None], about: dict[str, Any], ranks: Ranks = SOLO
+) -> None:
     """Fill a folder beside its final place, sync it, and rename it there.
 
     Whatever is killed when, a folder of the final name is complete. What earlier, killed writes
-    left is removed first.
+    left is removed first. Ranks on several machines need a file system that they share.
 
     Args:
         final: where the folder will be.
-        write: fills the folder it is given.
+        write: fills the folder it is given; every rank calls it, and writes its own files.
         about: goes into the manifest, with each file's size and SHA-256.
+        ranks: all of them; each reads and syncs its part of the files.
     """
-    for debris in final.parent.glob("step_*.tmp"):
-        shutil.rmtree(debris)
     draft = final.with_name(final.name + ".tmp")
-    draft.mkdir(parents=True)
+    if ranks.is_main:
+        for debris in final.parent.glob("step_*.tmp"):
+            shutil.rmtree(debris)
+        draft.mkdir(parents=True)
+    ranks.wait_for_all()
     write(draft)
-    files = {
-        str(path.relative_to(draft)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(draft.rglob("*"))
-        if path.is_file()
-    }
-    (draft / MANIFEST).write_text(json.dumps({**about, "files": files}, indent=1) + "\n")
-    for path in sorted(draft.rglob("*")):
+    ranks.wait_for_all()
+    entries = {}
+    for path in _files_of(draft)[ranks.rank :: ranks.size]:
         _sync(path)
+        entries[str(path.relative_to(draft))] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    gathered = ranks.gather(entries)
+    if not ranks.is_main:
+        return
+    files = dict(sorted(item for part in gathered for item in part.items()))
+    (draft / MANIFEST).write_text(json.dumps({**about, "files": files}, indent=1) + "\n")
+    _sync(draft / MANIFEST)
+    for folder in [path for path in draft.rglob("*") if path.is_dir()]:
+        _sync(folder)
     _sync(draft)
     draft.rename(final)
     _sync(final.parent)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def remove_folder(folder: Path) -> None:
@@ -63,14 +78,16 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(draft)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path, ranks: Ranks = SOLO) -> dict[str, Any]:
     """The manifest of a complete folder, after every file it lists was found whole.
+
+    Each rank reads its part of the files.
 
     Raises:
         ConfigError: names the first file that is missing, of another size or of other content.
     """
     manifest = json.loads((folder / MANIFEST).read_text())
-    for name, expected in manifest["files"].items():
+    for name, expected in list(manifest["files"].items())[ranks.rank :: ranks.size]:
         path = folder / name
         if not path.is_file():
             raise ConfigError(f"{path}: missing, though {MANIFEST} lists it; the checkpoint cannot be used")

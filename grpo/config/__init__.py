@@ -1,6 +1,7 @@
 """Configs: schema, overrides, checks of every key and component, and their construction."""
 
 from grpo.config.components import check_component, instantiate, instantiate_callable, split_extras
+from grpo.config.distributed_schema import DistributedConfig
 from grpo.config.errors import ConfigError, nearest
 from grpo.config.parse import config_yaml, load_config, parse
 from grpo.config.registry import RECIPES, find_config
@@ -10,6 +11,7 @@ __all__ = [
     "RECIPES",
     "REWARD_EXTRAS",
     "ConfigError",
+    "DistributedConfig",
     "RewardExtras",
     "TrainConfig",
     "check_component",

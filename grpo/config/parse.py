@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -67,8 +70,17 @@ def parse(schema: type[Schema]) -> Callable[[Callable[[Schema], Any]], Callable[
 
 
 def print_error(error: ConfigError) -> None:
-    """One line on stderr, whatever the message holds."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    """One line on stderr, whatever the message holds.
+
+    Of several ranks on a machine, the first speaks for all: what is wrong with a config, each of them
+    finds. The others wait before they speak, since torchrun ends them with the first.
+    """
+    line = " ".join(str(error).split())
+    if int(os.environ.get("LOCAL_RANK", "0")) > 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(5)
+        line = f"rank {os.environ.get('RANK')}: {line}"
+    print(f"error: {line}", file=sys.stderr, flush=True)
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[str, list[str]]:

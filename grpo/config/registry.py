@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.config.distributed_schema import DistributedConfig
 from grpo.config.errors import ConfigError, nearest
 from grpo.config.schema import TrainConfig
 
@@ -35,7 +36,9 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     name: Recipe(name=name, schema=schema)
     for name, schema in {
+        "grpo_full_finetune_distributed": DistributedConfig,
         "grpo_full_finetune_single_device": TrainConfig,
+        "grpo_lora_finetune_distributed": DistributedConfig,
         "grpo_lora_finetune_single_device": TrainConfig,
     }.items()
 }

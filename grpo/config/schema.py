@@ -19,6 +19,9 @@ class RewardExtras:
     name: str | None = option("name in metrics and logs (null: the component's own name)", default=None)
 
 
+# What every engine is given.
+ENGINE_ARGUMENTS = ("model", "tokenizer", "forward_batch_size", "seed", "undefined", "autocast_dtype")
+
 REWARD_EXTRAS = tuple(field.name for field in dataclasses.fields(RewardExtras))
 
 
@@ -72,7 +75,7 @@ class TrainConfig:
     engine: Component = slot(
         "what samples completions",
         default={"_component_": "grpo.generation.NativeEngine"},
-        supplied=("model", "tokenizer", "forward_batch_size", "seed", "undefined", "autocast_dtype"),
+        supplied=ENGINE_ARGUMENTS,
     )
     grpo_samples: int = option("completions sampled for each prompt: its group", at_least=2)
     forward_batch_size: int = option("at most so many sequences are decoded together", at_least=1)

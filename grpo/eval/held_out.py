@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from grpo.distributed import SOLO, Ranks
 from grpo.generation import Engine
 from grpo.metrics import rollout_metrics
 from grpo.rewards import WeightedReward, score
-from grpo.types import PromptBatch, Rollouts, SamplingParams
+from grpo.types import PromptBatch, SamplingParams, join_rollouts, join_scored
 
 
 class PromptSource(Protocol):
@@ -25,6 +26,7 @@ def evaluate(
     rewards: Sequence[WeightedReward],
     sampling: SamplingParams,
     max_error_fraction: float = 0.1,
+    ranks: Ranks = SOLO,
 ) -> dict[str, float | int | None]:
     """One greedy completion per task, scored by the training rewards, as ``eval/...`` metrics.
 
@@ -36,19 +38,18 @@ def evaluate(
         rewards: as in training.
         sampling: its temperature is set to 0.
         max_error_fraction: see :func:`grpo.rewards.score`.
+        ranks: each takes its share of the tasks; rank 0 returns the metrics of all, others none.
     """
     greedy = SamplingParams(
         max_generated_tokens=sampling.max_generated_tokens, temperature=0.0, stop_ids=sampling.stop_ids
     )
-    batches = [engine.generate(prompts.next_batch(), greedy) for _ in range(prompts.batches_per_epoch)]
-    scored = score(_joined(batches), rewards, max_error_fraction)
-    metrics = rollout_metrics(scored, prefix="eval/")
+    batches = [
+        engine.generate(ranks.share(prompts.next_batch()), greedy) for _ in range(prompts.batches_per_epoch)
+    ]
+    scored = ranks.gather(score(join_rollouts(batches), rewards, max_error_fraction, ranks.sum))
+    if not ranks.is_main:
+        return {}
+    everything = join_scored(scored)
+    metrics = rollout_metrics(everything, prefix="eval/")
     del metrics["eval/informative_fraction"]  # one sample per task has no spread
-    return {"eval/tasks": len(scored), **metrics}
-
-
-def _joined(batches: Sequence[Rollouts]) -> Rollouts:
-    """Several batches of rollouts as one."""
-    lists = [name for name in Rollouts.__dataclass_fields__ if name != "policy_version"]
-    columns = {name: [row for batch in batches for row in getattr(batch, name)] for name in lists}
-    return Rollouts(policy_version=batches[0].policy_version, **columns)
+    return {"eval/tasks": len(everything), **metrics}

@@ -11,10 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from grpo.distributed import WHOLE, WeightAccess
 from grpo.generation.cache import KVCache
 
 
-def hidden_states(model: nn.Module, tokens: Tensor, positions: Tensor, cache: KVCache) -> Tensor:
+def hidden_states(
+    model: nn.Module,
+    tokens: Tensor,
+    positions: Tensor,
+    cache: KVCache,
+    weights: WeightAccess = WHOLE,
+) -> Tensor:
     """Last hidden states, after the final norm, of S new tokens per row.
 
     Args:
@@ -22,16 +29,19 @@ def hidden_states(model: nn.Module, tokens: Tensor, positions: Tensor, cache: KV
         tokens: [B, S].
         positions: [B, S] position of each token in its own sequence (left padding not counted).
         cache: what came before; S > 1 only as the first pass (a prompt).
+        weights: how the parameters of a sharded model are reached.
 
     Returns:
         [B, S, D]; the cache has grown by S columns.
     """
     mask = _prompt_mask(cache.visible, tokens.shape[1]) if tokens.shape[1] > 1 else _token_mask(cache)
+    weights.start_pass()
     h = model.tok_embeddings(tokens)
     for i, layer in enumerate(model.layers):
-        attended = _attention(layer.attn, layer.sa_norm(h), positions, cache, i, mask)
-        h = h + layer.sa_scale(attended)
-        h = h + layer.mlp_scale(layer.mlp(layer.mlp_norm(h)))
+        with weights.layer(layer):
+            attended = _attention(layer.attn, layer.sa_norm(h), positions, cache, i, mask)
+            h = h + layer.sa_scale(attended)
+            h = h + layer.mlp_scale(layer.mlp(layer.mlp_norm(h)))
     cache.advance(tokens.shape[1])
     return model.norm(h)
 

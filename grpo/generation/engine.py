@@ -27,3 +27,10 @@ class Engine(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the engine that gave this state."""
         ...
+
+    def reseed(self, number: int) -> None:
+        """Begin a new stream of random numbers, which the engine's seed and ``number`` decide.
+
+        For a rank that goes on from a checkpoint of another number of ranks.
+        """
+        ...

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from grpo.batching import chunks, left_pad, position_ids
+from grpo.distributed import WHOLE, WeightAccess
 from grpo.generation.cache import KVCache
 from grpo.generation.decode import hidden_states
 from grpo.generation.sampling import sample_tokens
@@ -38,6 +40,8 @@ class NativeEngine:
         seed: of the engine's own generator.
         undefined: [V] bool, ids that must not be sampled; None allows all.
         autocast_dtype: run matrix products in this type, as the trainer does; None leaves them.
+        device: where to sample; None: where the model is.
+        weights: how the parameters of a sharded model are reached.
     """
 
     def __init__(
@@ -49,13 +53,17 @@ class NativeEngine:
         seed: int,
         undefined: Tensor | None = None,
         autocast_dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        weights: WeightAccess = WHOLE,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._forward_batch_size = forward_batch_size
         self._undefined = undefined
         self._autocast_dtype = autocast_dtype
-        self._device = next(model.parameters()).device
+        self._device = device or next(model.parameters()).device
+        self._weights = weights
+        self._seed = seed
         # On the CPU, so that a seed means the same draws on every device.
         self._generator = torch.Generator().manual_seed(seed)
         self._policy_version = 0
@@ -73,8 +81,10 @@ class NativeEngine:
         was_training = self._model.training
         self._model.eval()
         try:
-            with torch.autocast(
-                self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None
+            autocast = self._autocast_dtype is not None
+            with (
+                torch.autocast(self._device.type, self._autocast_dtype, enabled=autocast),
+                self._weights.sampling(),
             ):
                 # Whole groups share a chunk where they fit; larger groups are decoded in parts.
                 for block in chunks(len(prompts), max(1, self._forward_batch_size // num_samples)):
@@ -110,12 +120,17 @@ class NativeEngine:
         self._generator.set_state(state["generator"])
         self._policy_version = state["policy_version"]
 
+    def reseed(self, number: int) -> None:
+        """See :class:`Engine`."""
+        digest = hashlib.sha256(f"sampling, seed {self._seed}, from {number}".encode()).digest()
+        self._generator.manual_seed(int.from_bytes(digest[:4]))
+
     def _prefill(self, prompt_ids: list[list[int]]) -> tuple[Tensor, KVCache, Tensor]:
         """Logits after each prompt [P, V], the prompts' cache, and their lengths [P]."""
         tokens, mask = left_pad(prompt_ids, self._tokenizer.pad_id)
         tokens, mask = tokens.to(self._device), mask.to(self._device)
         cache = KVCache(len(self._model.layers), visible=None if mask.all() else mask)
-        hidden = hidden_states(self._model, tokens, position_ids(mask), cache)
+        hidden = hidden_states(self._model, tokens, position_ids(mask), cache, self._weights)
         return self._model.output(hidden[:, -1]), cache, mask.sum(-1)
 
     def _decode(
@@ -145,7 +160,7 @@ class NativeEngine:
             if len(going_on) < len(tokens):
                 cache, tokens, positions = cache.rows(going_on), tokens[going_on], positions[going_on]
                 living = living[going_on.cpu()]
-            hidden = hidden_states(self._model, tokens[:, None], positions[:, None], cache)
+            hidden = hidden_states(self._model, tokens[:, None], positions[:, None], cache, self._weights)
             logits = self._model.output(hidden[:, -1])
             positions = positions + 1
         return ids, logprobs

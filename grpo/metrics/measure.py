@@ -10,8 +10,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from grpo.distributed import SOLO, Ranks
 from grpo.metrics.clock import StageClock
-from grpo.types import LossOutput, Scored, TrainBatch, mean_of_present
+from grpo.types import LossOutput, Scored, TrainBatch, join_scored, mean_of_present
 
 
 def rollout_metrics(scored: Scored, prefix: str = "") -> dict[str, float | int | None]:
@@ -70,17 +71,22 @@ class LossTally:
         """An optimizer update ended, at this rate; it was skipped where ``applied`` is False."""
         self._updates.append((lr, grad_norm, applied))
 
-    def metrics(self) -> dict[str, float | None]:
-        """Means by name; a loss is the sum over an update's micro-batches, averaged over updates."""
+    def metrics(self, ranks: Ranks = SOLO) -> dict[str, float | None]:
+        """Means by name over all ranks.
+
+        A loss is the sum over an update's micro-batches and ranks, averaged over updates.
+        """
         means: dict[str, float | None] = dict.fromkeys(("loss", "policy_loss", "kl_loss"), 0.0)
         # What is a mean over trained tokens does not exist where none was trained.
         means |= dict.fromkeys(("clip_fraction", "approx_kl", "entropy", "sampler_gap/mean"))
-        for name, pairs in self._sums.items():
-            total = sum(float(value) for value, _ in pairs)
-            per_update = name in ("loss", "policy_loss", "kl_loss")
-            count = len(self._updates) if per_update else sum(float(n) for _, n in pairs)
+        totals = ranks.sums([sum(float(v) for v, _ in pairs) for pairs in self._sums.values()])
+        counts = ranks.sums([sum(float(n) for _, n in pairs) for pairs in self._sums.values()])
+        for name, total, count in zip(self._sums, totals, counts, strict=True):
+            if name in ("loss", "policy_loss", "kl_loss"):
+                count = len(self._updates)
             means[name] = total / count if count else None
-        maxima = {name: max(map(float, values)) for name, values in self._maxima.items()}
+        largest = ranks.maxima([max(map(float, values)) for values in self._maxima.values()])
+        maxima = dict(zip(self._maxima, largest, strict=True))
         lrs, norms, applied = zip(*self._updates, strict=True)
         return {
             **means,
@@ -93,17 +99,26 @@ class LossTally:
 
 
 def step_metrics(
-    scored: Scored, tally: LossTally, clock: StageClock, device: torch.device
+    scored: Scored, tally: LossTally, clock: StageClock, device: torch.device, ranks: Ranks = SOLO
 ) -> dict[str, float | int | None]:
-    """All numbers of a training step, as they stand in ``metrics.jsonl``."""
+    """All numbers of a training step, as they stand in ``metrics.jsonl``.
+
+    Args:
+        scored, tally, clock, device: this rank's. Rewards, lengths and losses are those of all
+            ranks together, times and memory those of the rank that has most.
+        ranks: all of them; the numbers are whole on rank 0 only.
+    """
     seconds = clock.seconds()
-    sampled = sum(map(len, scored.rollouts.completion_ids))
+    memory, *slowest = ranks.maxima([peak_memory_gib(device), *seconds.values()])
+    seconds = dict(zip(seconds, slowest, strict=True))
+    everything = ranks.gather(scored)
+    sampled = ranks.sum(sum(map(len, scored.rollouts.completion_ids)))
     return {
-        **rollout_metrics(scored),
-        **tally.metrics(),
+        **(rollout_metrics(join_scored(everything)) if everything else {}),
+        **tally.metrics(ranks),
         **seconds,
         "tokens_per_second": sampled / seconds["time/total"],
-        "peak_memory_gib": peak_memory_gib(device),
+        "peak_memory_gib": memory,
     }
 
 

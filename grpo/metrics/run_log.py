@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from tqdm import tqdm
 
+from grpo.distributed import SOLO, Ranks
 from grpo.metrics.jsonl import JsonlWriter
 from grpo.types import Scored
 
@@ -30,6 +31,7 @@ class RunLog:
         total_steps: where the progress bar ends.
         rollouts_every: write sampled completions every so many steps; None never.
         metric_logger: gets the same numbers as ``metrics.jsonl``.
+        ranks: all of them; rank 0 writes for all, and every rank calls each method.
     """
 
     def __init__(
@@ -40,12 +42,16 @@ class RunLog:
         total_steps: int,
         rollouts_every: int | None = None,
         metric_logger: MetricLogger | None = None,
+        ranks: Ranks = SOLO,
     ) -> None:
+        self._ranks = ranks
+        self._rollouts_every = rollouts_every
+        if not ranks.is_main:
+            return
         output_dir = Path(output_dir)
         keep = steps_done if steps_done else -1  # a run from the start writes step 0 itself
         self._metrics = JsonlWriter(output_dir / "metrics.jsonl", keep)
         self._rollouts = JsonlWriter(output_dir / "rollouts.jsonl", keep)
-        self._rollouts_every = rollouts_every
         self._logger = metric_logger
         self._bar = tqdm(total=total_steps, initial=steps_done, desc="train", unit="step", dynamic_ncols=True)
         if steps_done >= total_steps:
@@ -53,6 +59,8 @@ class RunLog:
 
     def metrics(self, step: int, values: Mapping[str, float | int | None]) -> None:
         """One line for the step, and its reward and success on the progress bar."""
+        if not self._ranks.is_main:
+            return
         self._metrics.write({"step": step, **values})
         if self._logger is not None:
             self._logger.log_dict({k: v for k, v in values.items() if v is not None}, step=step)
@@ -64,6 +72,10 @@ class RunLog:
         """What was sampled and what it earned, a line per sequence, on the steps that ask for it."""
         if not self._rollouts_every or step % self._rollouts_every:
             return
+        for part, part_advantages in self._ranks.gather((scored, advantages)):
+            self._write_rollouts(step, part, part_advantages)
+
+    def _write_rollouts(self, step: int, scored: Scored, advantages: Tensor) -> None:
         rollouts = scored.rollouts
         for i in range(len(scored)):
             self._rollouts.write(
@@ -85,9 +97,12 @@ class RunLog:
 
     def say(self, text: str) -> None:
         """A line above the progress bar."""
-        self._bar.write(text)
+        if self._ranks.is_main:
+            self._bar.write(text)
 
     def close(self) -> None:
+        if not self._ranks.is_main:
+            return
         self._bar.close()
         self._metrics.close()
         self._rollouts.close()

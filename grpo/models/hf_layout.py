@@ -61,6 +61,12 @@ def hf_to_tune(state_dict: Mapping[str, Tensor], hf_config: Mapping[str, Any]) -
     return convert(weights, **layout.kwargs())
 
 
+def reorders_rows(hf_name: str, hf_config: Mapping[str, Any]) -> bool:
+    """Whether a weight's rows stand in another order in the two layouts."""
+    rotates = HeadLayout.from_hf_config(hf_config).rotates_pairs
+    return rotates and hf_name.endswith(("q_proj.weight", "k_proj.weight"))
+
+
 def to_hf_state_dict(tune_sd: Mapping[str, Tensor], hf_config: Mapping[str, Any]) -> dict[str, Tensor]:
     """torchtune weights in Hugging Face's names and layout; the exact inverse of loading.
 

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 from grpo.models.tokenizers import Tokenizer
 
 
-def undefined_token_mask(tokenizer: Tokenizer, model: nn.Module) -> Tensor | None:
-    """[V] bool on the model's device, True where the tokenizer defines no token; None if it defines all.
+def undefined_token_mask(tokenizer: Tokenizer, model: nn.Module, device: torch.device) -> Tensor | None:
+    """[V] bool, True where the tokenizer defines no token; None if it defines all.
 
     V is the number of logits: vocabularies are padded to round numbers, and some leave holes.
     """
     undefined = tokenizer.undefined_ids(model.tok_embeddings.num_embeddings)
     if not undefined:
         return None
-    device = next(model.parameters()).device
     mask = torch.zeros(model.tok_embeddings.num_embeddings, dtype=torch.bool, device=device)
     mask[torch.tensor(undefined, device=device)] = True
     return mask

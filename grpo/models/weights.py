@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpo.config.errors import ConfigError, nearest
-from grpo.models.hf_layout import ROTATES_PAIRS, hf_to_tune, is_adapter_name, to_hf_state_dict
+from grpo.models.hf_layout import (
+    ROTATES_PAIRS,
+    hf_to_tune,
+    is_adapter_name,
+    reorders_rows,
+    to_hf_state_dict,
+)
 from grpo.models.locations import resolve_checkpoint_dir
+from grpo.models.shares import rows_of, share_of, whole_of
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+MAX_SHARD_BYTES = 2 * 2**30
 
 
 def read_hf_config(checkpoint_dir: str | Path) -> dict[str, Any]:
@@ -60,15 +71,71 @@ def load_hf_state_dict(checkpoint_dir: str | Path) -> dict[str, Tensor]:
     Raises:
         ConfigError: as :func:`check_checkpoint_dir`, or a weight that torchtune has no name for.
     """
+    stored = stored_weights(checkpoint_dir)
+    return {name: weight.rows(slice(0, weight.shape[0])) for name, weight in stored.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeight:
+    """One weight in a safetensors file, read when it is asked for.
+
+    Attributes:
+        path, stored_name: where it lies.
+        shape: of the whole weight.
+        convert: from the stored layout of the whole weight to torchtune's.
+        in_order: whether its rows are stored in torchtune's order, so that some can be read alone.
+    """
+
+    path: Path
+    stored_name: str
+    shape: torch.Size
+    convert: Callable[[Tensor], Tensor]
+    in_order: bool
+
+    def rows(self, rows: slice) -> Tensor:
+        """Some rows, in torchtune's layout and the stored dtype.
+
+        The file is opened for each weight: pages of a mapped file count as the process's memory
+        for as long as the file is open.
+        """
+        with safe_open(self.path, "pt") as file:
+            if self.in_order:
+                return file.get_slice(self.stored_name)[rows]
+            return self.convert(file.get_tensor(self.stored_name))[rows]
+
+
+def stored_weights(checkpoint_dir: str | Path) -> dict[str, StoredWeight]:
+    """What lies in a folder, by torchtune's names; nothing but headers is read.
+
+    Raises:
+        ConfigError: as :func:`check_checkpoint_dir`, or a weight that torchtune has no name for.
+    """
     config = read_hf_config(checkpoint_dir)
     folder = resolve_checkpoint_dir(checkpoint_dir)
-    weights: dict[str, Tensor] = {}
+    found: dict[str, StoredWeight] = {}
     for path in _weight_files(folder):
-        weights.update(load_file(path))
-    try:
-        return hf_to_tune(weights, config)
-    except Exception as error:  # torchtune raises a bare Exception for a name that it cannot map
-        raise ConfigError(f"checkpoint_dir: cannot convert the weights in {folder}: {error}") from error
+        with safe_open(path, "pt") as file:
+            shapes = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        for stored_name, shape in shapes.items():
+            try:
+                converted = hf_to_tune({stored_name: torch.empty(shape, device="meta")}, config)
+            except Exception as error:  # torchtune raises a bare Exception for a name that it cannot map
+                raise ConfigError(
+                    f"checkpoint_dir: cannot convert the weights in {folder}: {error}"
+                ) from error
+            for name in converted:
+                found[name] = StoredWeight(
+                    path=path,
+                    stored_name=stored_name,
+                    shape=shape,
+                    convert=partial(_converted, stored_name, config),
+                    in_order=not reorders_rows(stored_name, config),
+                )
+    return found
+
+
+def _converted(stored_name: str, config: Mapping[str, Any], tensor: Tensor) -> Tensor:
+    return next(iter(hf_to_tune({stored_name: tensor}, config).values()))
 
 
 def save_hf_weights(
@@ -76,48 +143,94 @@ def save_hf_weights(
     tune_sd: Mapping[str, Tensor],
     hf_config: Mapping[str, Any],
     dtype: torch.dtype | None = None,
-) -> Path:
-    """Write ``model.safetensors`` in Hugging Face's names and layout; returns its path.
+    *,
+    writes: bool = True,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write weights in Hugging Face's names and layout: one file, or several and their index.
+
+    The weights may be sharded over ranks; then all ranks call this, one of them with ``writes``.
+    Each weight is made whole in its turn, and no rank holds more than one file's weights.
 
     Args:
         folder: where to write; must exist.
         tune_sd: a model's state dict without adapters.
         hf_config: the config.json that the weights belong to.
         dtype: stored as this (None: as they are).
+        writes: whether this rank keeps and writes the weights.
+        max_shard_bytes: size of a file; a larger weight gets a file of its own.
     """
-    weights = to_hf_state_dict(tune_sd, hf_config)
-    path = Path(folder) / SINGLE_FILE
-    stored = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
-    save_file(stored, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors makes it readable to the owner alone
-    return path
+    files = _plan_files(tune_sd, dtype, max_shard_bytes)
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(files, start=1):
+        weights: dict[str, Tensor] = {}
+        for name in names:
+            tensor = whole_of(tune_sd[name])
+            if writes:
+                weights[name] = tensor.to("cpu", dtype)
+        if not writes:
+            continue
+        stored = {n: t.contiguous() for n, t in to_hf_state_dict(weights, hf_config).items()}
+        file = SINGLE_FILE if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        save_file(stored, Path(folder) / file, metadata={"format": "pt"})
+        (Path(folder) / file).chmod(0o644)  # safetensors makes it readable to the owner alone
+        weight_map |= dict.fromkeys(stored, file)
+    if writes and len(files) > 1:
+        total = sum(_stored_bytes(tune_sd[name], dtype) for names in files for name in names)
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        (Path(folder) / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _plan_files(
+    tune_sd: Mapping[str, Tensor], dtype: torch.dtype | None, max_shard_bytes: int
+) -> list[list[str]]:
+    """Names by file, in order."""
+    files: list[list[str]] = [[]]
+    filled = 0
+    for name, tensor in tune_sd.items():
+        size = _stored_bytes(tensor, dtype)
+        if files[-1] and filled + size > max_shard_bytes:
+            files.append([])
+            filled = 0
+        files[-1].append(name)
+        filled += size
+    return files
+
+
+def _stored_bytes(tensor: Tensor, dtype: torch.dtype | None) -> int:
+    return tensor.numel() * (dtype or tensor.dtype).itemsize
 
 
 def load_weights(model: nn.Module, checkpoint_dir: str | Path) -> None:
     """Load a folder's weights into a torchtune model, every base weight exactly once.
 
-    Adapter parameters of a LoRA model keep what they have. Weights are cast to the model's dtype.
+    Weights are read one by one, and of a sharded model only what this rank holds: nothing else
+    needs memory. Adapter parameters of a LoRA model keep what they have. Weights are cast to the
+    model's dtype.
 
     Raises:
         ConfigError: the model was built for another architecture; names the first difference.
     """
     folder = resolve_checkpoint_dir(checkpoint_dir)
     _check_architecture(model, read_hf_config(folder), folder)
-    loaded = load_hf_state_dict(folder)
+    stored = stored_weights(folder)
     expected = {name: t for name, t in model.state_dict().items() if not is_adapter_name(name)}
     misfit = f"checkpoint_dir: {folder} does not fit the model"
     for name, tensor in expected.items():
-        if name not in loaded:
+        if name not in stored:
             raise ConfigError(f"{misfit}: {name} {list(tensor.shape)} is not in the checkpoint")
-        stored = loaded[name].shape
-        if stored != tensor.shape:
+        shape = stored[name].shape
+        if shape != tensor.shape:
             raise ConfigError(
-                f"{misfit}: {name} is {list(stored)} in the checkpoint, {list(tensor.shape)} in the model"
+                f"{misfit}: {name} is {list(shape)} in the checkpoint, {list(tensor.shape)} in the model"
             )
-    for name, tensor in loaded.items():
+    for name, weight in stored.items():
         if name not in expected:
-            raise ConfigError(f"{misfit}: {name} {list(tensor.shape)} is not in the model")
-    model.load_state_dict(loaded, strict=False)
+            raise ConfigError(f"{misfit}: {name} {list(weight.shape)} is not in the model")
+    for name, tensor in expected.items():
+        rows = rows_of(tensor)
+        if rows.start < rows.stop:
+            share_of(tensor).copy_(stored[name].rows(rows))
 
 
 def _check_architecture(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
 
 from grpo.config import ConfigError, instantiate
+from grpo.models.shares import copy_share
 from grpo.models.weights import load_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -58,27 +61,27 @@ def check_model(builder: Mapping[str, Any], *, lora: bool) -> int:
 
 
 def load_model(
-    builder: Mapping[str, Any], checkpoint_dir: str | Path, *, device: torch.device, dtype: str
+    builder: Mapping[str, Any], checkpoint_dir: str | Path, *, device: torch.device, dtype: str, seed: int = 0
 ) -> nn.Module:
-    """Build a decoder, load its weights, and say what is trained.
+    """:func:`build_model`, then :func:`fill_model`: a model that is ready to train."""
+    return fill_model(build_model(builder, dtype=dtype), checkpoint_dir, device=device, seed=seed)
+
+
+def build_model(builder: Mapping[str, Any], *, dtype: str) -> nn.Module:
+    """A decoder without memory (on the meta device), and what of it is trained.
 
     A model with adapters trains only these; any other is trained whole. What is trained is kept
     in float32, whatever ``dtype`` says: an update of 1e-6 vanishes in a bf16 weight. With
-    ``bf16``, frozen matrices are stored in bf16 and matrix products run in it (autocast).
+    ``bf16``, frozen matrices are stored in bf16 and matrix products run in it.
 
     Args:
         builder: the component that makes the decoder, LoRA or not.
-        checkpoint_dir: Hugging Face folder, or ``tiny``.
-        device: where the model is made; it never lies on the CPU as well.
         dtype: ``fp32`` or ``bf16``.
-
-    Raises:
-        ConfigError: the weights do not fit the builder.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[dtype])
     try:
-        with device:
+        with torch.device("meta"):
             model = instantiate(builder)
     finally:
         torch.set_default_dtype(default)
@@ -87,5 +90,44 @@ def load_model(
     for parameter in model.parameters():
         if parameter.requires_grad or parameter.ndim == 1:
             parameter.data = parameter.data.float()
-    load_weights(model, checkpoint_dir)
     return model.eval()
+
+
+def fill_model(
+    model: nn.Module, checkpoint_dir: str | Path, *, device: torch.device | str, seed: int = 0
+) -> nn.Module:
+    """Give a model of :func:`build_model` memory and weights; a sharded one, only this rank's share.
+
+    New adapters depend on ``seed`` and their names alone, neither on the device nor on how the
+    model is sharded.
+
+    Args:
+        model: on the meta device.
+        checkpoint_dir: Hugging Face folder, or ``tiny``.
+        device: where the weights go; they never lie on the CPU as well.
+        seed: of new adapters.
+
+    Raises:
+        ConfigError: the weights do not fit the model.
+    """
+    model.to_empty(device=device)
+    for name, module in model.named_modules():
+        if hasattr(module, "rope_init"):
+            with torch.device(device):
+                module.rope_init()
+        elif any(True for _ in module.buffers(recurse=False)):
+            raise ConfigError(f"model: {name} has buffers that nothing but its constructor can fill")
+    for name, parameter in get_adapter_params(model).items():
+        copy_share(parameter, _new_adapter(name, parameter.shape, seed))
+    load_weights(model, checkpoint_dir)
+    return model
+
+
+def _new_adapter(name: str, shape: torch.Size, seed: int) -> Tensor:
+    """LoRA's start (arXiv 2106.09685, section 4.1): B is 0; A is uniform here, as in their code."""
+    whole = torch.zeros(shape)
+    if ".lora_a." in name:
+        digest = hashlib.sha256(f"adapter {name}, seed {seed}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:4]))
+        nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
+    return whole

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from grpo.distributed import reshard
 from grpo.logprobs import target_logprobs
 from grpo.types import TrainBatch
 
@@ -25,6 +29,10 @@ class Policy:
         logits_chunk_size: positions projected to the vocabulary at a time.
         activation_checkpointing: keep one hidden state per layer, compute the rest again.
         compile: compile each layer.
+        device: where passes run; None: where the model is.
+
+    Attributes:
+        module: the module whose forward pass gives the log-probabilities; shard this one.
     """
 
     def __init__(
@@ -37,21 +45,24 @@ class Policy:
         logits_chunk_size: int = 512,
         activation_checkpointing: bool = False,
         compile: bool = False,
+        device: torch.device | None = None,
     ) -> None:
-        self.model = model.eval()
-        self._temperature = temperature
-        self._undefined = undefined
+        self.module = _LogprobModel(
+            model.eval(),
+            temperature=temperature,
+            undefined=undefined,
+            logits_chunk_size=logits_chunk_size,
+            activation_checkpointing=activation_checkpointing,
+        )
         self._autocast_dtype = autocast_dtype
-        self._logits_chunk_size = logits_chunk_size
-        self._activation_checkpointing = activation_checkpointing
-        self._device = next(model.parameters()).device
+        self._device = device or next(model.parameters()).device
         if compile:
             for layer in model.layers:
                 layer.compile(dynamic=True)  # rows differ in length from batch to batch
 
     def parameters(self) -> list[nn.Parameter]:
         """What is trained."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return [p for p in self.module.parameters() if p.requires_grad]
 
     def logprobs(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
         """policy_logprobs and entropies, [B, L] float32 each, 0 outside the loss mask.
@@ -62,37 +73,80 @@ class Policy:
         with torch.autocast(
             self._device.type, self._autocast_dtype, enabled=self._autocast_dtype is not None
         ):
-            return target_logprobs(
-                self._hidden_states(batch.tokens),
-                batch.tokens,
-                batch.loss_mask,
-                self.model.output,
-                weights=self._output_weights(),
-                temperature=self._temperature,
-                undefined=self._undefined,
-                chunk_size=self._logits_chunk_size,
-            )
+            return self.module(batch.tokens, batch.loss_mask)
 
     @torch.no_grad()
-    def frozen_logprobs(self, batch: TrainBatch, micro_batch_size: int) -> Tensor:
-        """[B, L] logprobs without gradient, ``micro_batch_size`` rows at a time, on the batch's device."""
+    def frozen_logprobs(self, batch: TrainBatch, micro_batch_size: int, passes: int = 0) -> Tensor:
+        """[B, L] logprobs without gradient, ``micro_batch_size`` rows at a time, on the batch's device.
+
+        A sharded model makes at least ``passes`` passes, as many as the other ranks.
+        """
         width = batch.tokens.shape[1]
         parts = [
             pad(logprobs, (0, width - logprobs.shape[1])).to(batch.tokens.device)
-            for logprobs, _ in map(self.logprobs, batch.split(micro_batch_size))
+            for logprobs, _ in map(self.logprobs, batch.split(micro_batch_size, passes))
         ]
-        return torch.cat(parts) if parts else torch.zeros(batch.tokens.shape)
+        reshard(self.module)
+        if not len(batch):
+            return torch.zeros(batch.tokens.shape, device=batch.tokens.device)
+        return torch.cat(parts)[: len(batch)]
 
-    def _output_weights(self) -> list[nn.Parameter]:
-        """What the output projection uses: its own parameters, or the embedding it is tied to."""
-        if isinstance(self.model.output, nn.Module) and (own := list(self.model.output.parameters())):
-            return own
-        return [self.model.tok_embeddings.weight]
+
+class _LogprobModel(nn.Module):
+    """A decoder whose forward pass ends in log-probabilities: what FSDP sees as the model."""
+
+    def __init__(
+        self,
+        decoder: nn.Module,
+        *,
+        temperature: float,
+        undefined: Tensor | None,
+        logits_chunk_size: int,
+        activation_checkpointing: bool,
+    ) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.temperature = temperature
+        self.undefined = undefined
+        self.logits_chunk_size = logits_chunk_size
+        self.activation_checkpointing = activation_checkpointing
+
+    def forward(self, tokens: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`Policy.logprobs`."""
+        hidden = self._hidden_states(tokens)
+        return target_logprobs(
+            hidden,
+            tokens,
+            loss_mask,
+            self._output(),
+            weights=self._output_weights(),
+            temperature=self.temperature,
+            undefined=self.undefined,
+            chunk_size=self.logits_chunk_size,
+        )
 
     def _hidden_states(self, tokens: Tensor) -> Tensor:
         """[B, L, D] after the final norm. Rows are right-padded: causal attention never sees padding."""
-        h = self.model.tok_embeddings(tokens)
-        recompute = self._activation_checkpointing and torch.is_grad_enabled()
-        for layer in self.model.layers:
+        h = self.decoder.tok_embeddings(tokens)
+        recompute = self.activation_checkpointing and torch.is_grad_enabled()
+        for layer in self.decoder.layers:
             h = checkpoint(layer, h, use_reentrant=False) if recompute else layer(h)
-        return self.model.norm(h)
+        return self.decoder.norm(h)
+
+    def _output(self) -> Callable[[Tensor], Tensor]:
+        """The projection to the vocabulary; a unit of its own is gathered here and past its hooks.
+
+        It runs once a chunk, in both directions, and must stay gathered in between.
+        """
+        output = self.decoder.output
+        if isinstance(output, FSDPModule):
+            output.unshard()
+            return output.forward
+        return output
+
+    def _output_weights(self) -> list[nn.Parameter]:
+        """What the projection uses: its own parameters, or the embedding it is tied to."""
+        output = self.decoder.output
+        if isinstance(output, nn.Module) and (own := list(output.parameters())):
+            return own
+        return [self.decoder.tok_embeddings.weight]

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torchtune.modules.peft import get_adapter_params
 
+from grpo.models.shares import share_of, whole_of
+
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
@@ -26,16 +28,31 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def parameters_as(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Run the model with other values of the named parameters, which are put back afterwards."""
+    """Run the model with other values of the named parameters, and then with its own again.
+
+    Contents are exchanged in place, one parameter at a time: ``values`` hold the model's own
+    while it runs with them, and FSDP, which keeps views of its shares, sees them too.
+
+    Args:
+        model: sharded or not; nothing of it gathered.
+        values: this rank's share of each.
+    """
     parameters = dict(model.named_parameters())
-    before = {name: parameters[name].data for name in values}
-    try:
+
+    def exchange() -> None:
         for name, value in values.items():
-            parameters[name].data = value
+            share = share_of(parameters[name])
+            kept = share.clone()
+            share.copy_(value)
+            value.copy_(kept)
+
+    with torch.no_grad():
+        exchange()
+    try:
         yield
     finally:
-        for name, value in before.items():
-            parameters[name].data = value
+        with torch.no_grad():
+            exchange()
 
 
 class Reference:
@@ -51,9 +68,9 @@ class Reference:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         adapters = get_adapter_params(model)
-        self._switch_off = all(not p.any() for name, p in adapters.items() if "lora_b" in name)
+        self._switch_off = all(not whole_of(p).any() for name, p in adapters.items() if "lora_b" in name)
         self._initial = {
-            name: p.detach().clone()
+            name: share_of(p).clone()
             for name, p in model.named_parameters()
             if p.requires_grad and not (self._switch_off and name in adapters)
         }

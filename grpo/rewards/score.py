@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import SupportsFloat
 
 from grpo.rewards.protocol import Reward, WeightedReward
@@ -14,7 +14,12 @@ class RewardError(RuntimeError):
     """Too many calls of rewards failed; shows the first failure and is raised from it."""
 
 
-def score(rollouts: Rollouts, rewards: Sequence[WeightedReward], max_error_fraction: float = 0.1) -> Scored:
+def score(
+    rollouts: Rollouts,
+    rewards: Sequence[WeightedReward],
+    max_error_fraction: float = 0.1,
+    over_ranks: Callable[[float], float] = float,
+) -> Scored:
     """Judge N sequences, in order, by each reward in its turn.
 
     A call that raises, or returns something else than a finite number, is an error; one that
@@ -26,17 +31,21 @@ def score(rollouts: Rollouts, rewards: Sequence[WeightedReward], max_error_fract
         rollouts: N sequences.
         rewards: at least one, of distinct names, at most one of them the success measure.
         max_error_fraction: the largest share of the N * len(rewards) calls that may be errors.
+        over_ranks: sums a number over all ranks, where each has sequences of its own; the share is
+            then one of all calls together.
 
     Returns:
         The weighted sums, each component before weighting, success (the marked component is at
         least 1.0) and the number of errors.
 
     Raises:
-        RewardError: more errors than that; raised at once, from the first of them.
+        RewardError: more errors than that; raised from the first of them, at once where they are
+            too many on one rank.
         ValueError: no reward, a name given twice, or two success measures.
     """
     _check(rewards)
-    allowed = max_error_fraction * len(rollouts) * len(rewards)
+    total = int(over_ranks(len(rollouts) * len(rewards)))
+    allowed = max_error_fraction * total
     components: dict[str, list[float | None]] = {r.name: [] for r in rewards}
     errors, calls, first, told = 0, 0, None, ""
     for sample in rollouts.samples():
@@ -51,11 +60,11 @@ def score(rollouts: Rollouts, rewards: Sequence[WeightedReward], max_error_fract
                     first = error
                     told = f"reward {weighted.name!r} on task {sample.task.id!r}: {_in_words(error)}"
                 if errors > allowed:
-                    raise RewardError(
-                        f"{errors} of {calls} reward calls failed (max_reward_error_fraction is "
-                        f"{max_error_fraction:g}); the first was {told}"
-                    ) from first
+                    raise RewardError(_too_many(errors, calls, max_error_fraction, told)) from first
             components[weighted.name].append(value)
+    all_errors = int(over_ranks(errors))
+    if all_errors > allowed:
+        raise RewardError(_too_many(all_errors, total, max_error_fraction, told)) from first
     marked = next((r.name for r in rewards if r.success), None)
     judged = components[marked] if marked is not None else [None] * len(rollouts)
     return Scored(
@@ -65,6 +74,11 @@ def score(rollouts: Rollouts, rewards: Sequence[WeightedReward], max_error_fract
         success=[None if value is None else value >= 1.0 for value in judged],
         errors=errors,
     )
+
+
+def _too_many(errors: int, calls: int, fraction: float, told: str) -> str:
+    first = f"the first was {told}" if told else "none of them on this rank"
+    return f"{errors} of {calls} reward calls failed (max_reward_error_fraction is {fraction:g}); {first}"
 
 
 def _judge(reward: Reward, sample: Sample) -> float | None:

@@ -12,7 +12,9 @@ from typing import Any
 import grpo_full_finetune_single_device as full_recipe
 import grpo_lora_finetune_single_device as lora_recipe
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
 
 from grpo.config import TrainConfig, load_config
 
@@ -113,8 +115,22 @@ def assert_same_run(kind: str, one: Path, other: Path, last_step: int) -> None:
     saved = [folder / f"step_{last_step}" for folder in (one, other)]
     first, second = ((folder / WEIGHTS[kind]).read_bytes() for folder in saved)
     assert first == second
-    states = [torch.load(folder / "training_state.pt", weights_only=True) for folder in saved]
-    assert_same(*states)
+    assert_same(*map(saved_state, saved))
+
+
+def saved_state(step: Path) -> dict[str, Any]:
+    """All that a checkpoint holds beside the weights, tensors whole, whatever number of ranks wrote it."""
+    reader = FileSystemReader(step / "optimizer")
+    tensors = {
+        name: torch.zeros(stored.size, dtype=stored.properties.dtype)
+        for name, stored in reader.read_metadata().state_dict_metadata.items()
+    }
+    dcp.load(tensors, storage_reader=reader, no_dist=True)
+    files = [step / "training_state.pt", *sorted(step.glob("rank_*.pt"))]
+    return {
+        "optimizer": tensors,
+        **{file.name: torch.load(file, weights_only=True) for file in files},
+    }
 
 
 def assert_same(one: Any, other: Any) -> None:

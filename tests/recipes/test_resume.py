@@ -166,7 +166,7 @@ def test_res_15_adapters_stay_where_they_were_loaded(dtype: str, tmp_path: Path)
     with torch.no_grad():
         adapter.fill_(0.5)
     saved = weights(recipe)
-    recipe.checkpointer.save(1, recipe.model, recipe.stateful, "")
+    recipe.checkpointer.save(1, recipe.model, recipe.stateful, "", recipe.own)
     resumed = run("lora", tmp_path, *overrides, RESUME)
     assert metrics(tmp_path)[-1]["skipped_updates"] == 0 and metrics(tmp_path)[-1]["grad_norm"] > 0
     assert (resumed.model.layers[1].attn.q_proj.lora_b.weight == 0.5).all()

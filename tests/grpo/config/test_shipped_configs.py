@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def test_a_bogus_key_in_any_mapping_is_named(name: str, downloaded: None) -> Non
 def test_the_header_tells_what_it_is_and_how_to_run_it(name: str) -> None:
     header = CONFIGS[name].read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     assert len(header) <= 15 and all(line.startswith("#") for line in header)
-    assert f"tune run {recipe_of(CONFIGS[name]).name} --config {name}" in "\n".join(header)
+    recipe = recipe_of(CONFIGS[name]).name
+    launcher = r"--nproc_per_node \d+ " if "distributed" in recipe else ""
+    assert re.search(rf"tune run {launcher}{recipe} --config {name}$", "\n".join(header), re.MULTILINE)
     assert ("lora" in name) == ("lora" in recipe_of(CONFIGS[name]).name)
 
 
