@@ -145,7 +145,6 @@ class GRPOFullFinetuneDistributed:
                 log.close()
                 sys.exit(EXIT_STOPPED)
         log.close()
-        ranks.close()
 
     def evaluate(self) -> dict[str, float | int | None]:
         """The held-out tasks under the current policy, shared out to the ranks."""
@@ -160,6 +159,7 @@ def recipe_main(cfg: DistributedConfig) -> None:
     recipe = GRPOFullFinetuneDistributed()
     recipe.setup(cfg)
     recipe.train()
+    recipe.ranks.close()
 
 
 if __name__ == "__main__":

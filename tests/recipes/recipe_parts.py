@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 
 from grpo.loss import PolicyObjective
 from grpo.schedule import constant_schedule
-from grpo.types import LossOutput, Sample, TrainBatch
+from grpo.types import LossOutput, PromptBatch, Rollouts, Sample, SamplingParams, TrainBatch
 
 
 def constant(value: float = 0.5):
@@ -69,6 +70,62 @@ class NaNAt:
         self.calls_left -= 1
         factor = float("nan") if self.calls_left == 0 else 1.0
         return self.objective(policy_logprobs * factor, batch)
+
+
+def _draws(*key: object) -> random.Random:
+    return random.Random("/".join(map(str, key)))
+
+
+class Scripted:
+    """An engine whose completions are a function of the task and the sample's number alone.
+
+    What is sampled then depends neither on weights nor on ranks: lengths are ragged, and every
+    fourth task gets samples that all are the same.
+    """
+
+    def __init__(self, *, tokenizer: Any, **_: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def generate(self, prompts: PromptBatch, sampling: SamplingParams, num_samples: int = 1) -> Rollouts:
+        owners = [i for i in range(len(prompts)) for _ in range(num_samples)]
+        ids = [
+            self._completion(prompts.tasks[i].id, n % num_samples, sampling) for n, i in enumerate(owners)
+        ]
+        return Rollouts(
+            prompt_ids=[prompts.prompt_ids[i] for i in owners],
+            completion_ids=ids,
+            loss_mask=[[1] * len(row) for row in ids],
+            sampler_logprobs=[[-1.0] * len(row) for row in ids],
+            finish_reasons=["length"] * len(ids),
+            texts=[self.tokenizer.decode(row) for row in ids],
+            group_ids=[prompts.group_ids[i] for i in owners],
+            tasks=[prompts.tasks[i] for i in owners],
+            prefills=[prompts.prefills[i] for i in owners],
+            undefined_tokens=[0] * len(ids),
+        )
+
+    def _completion(self, task: str, sample: int, sampling: SamplingParams) -> list[int]:
+        flat = _draws("flat", task).randrange(4) == 0
+        draws = _draws(task, 0 if flat else sample)
+        length = draws.randint(1, sampling.max_generated_tokens)
+        return [draws.randrange(4, 100) for _ in range(length)]
+
+    def update_weights(self, model: Any) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def reseed(self, number: int) -> None:
+        pass
+
+
+def draws_a_lot(sample: Sample) -> float:
+    """A reward between 0 and 1 that is a function of the completion, and 1 in about half of all."""
+    return min(1.0, 2 * _draws("reward", sample.text).random())
 
 
 class DiesInSave:

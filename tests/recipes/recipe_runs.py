@@ -9,19 +9,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grpo_full_finetune_distributed as full_distributed
 import grpo_full_finetune_single_device as full_recipe
+import grpo_lora_finetune_distributed as lora_distributed
 import grpo_lora_finetune_single_device as lora_recipe
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader
 
-from grpo.config import TrainConfig, load_config
+from grpo.config import DistributedConfig, TrainConfig, load_config
+from grpo.models.shares import whole_of
 
 MODULES = {"full": full_recipe, "lora": lora_recipe}
 CLASSES = {
     "full": full_recipe.GRPOFullFinetuneSingleDevice,
     "lora": lora_recipe.GRPOLoRAFinetuneSingleDevice,
+}
+DISTRIBUTED_CLASSES = {
+    "full": full_distributed.GRPOFullFinetuneDistributed,
+    "lora": lora_distributed.GRPOLoRAFinetuneDistributed,
 }
 
 # The rewards of the configs, and one that leaves no group flat.
@@ -75,6 +82,28 @@ def set_up(kind: str, output_dir: Path, *overrides: str) -> Any:
     recipe = CLASSES[kind]()
     recipe.setup(config(kind, output_dir, *overrides))
     return recipe
+
+
+def distributed_config(kind: str, output_dir: Path, *overrides: str) -> DistributedConfig:
+    return load_config(
+        f"tiny/{kind}_distributed", [*SMALL, f"output_dir={output_dir}", *overrides], DistributedConfig
+    )
+
+
+def set_up_distributed(kind: str, output_dir: Path, *overrides: str) -> Any:
+    """A distributed recipe that is ready to train, on a rank."""
+    recipe = DISTRIBUTED_CLASSES[kind]()
+    recipe.setup(distributed_config(kind, output_dir, *overrides))
+    return recipe
+
+
+def run_distributed(kind: str, output_dir: Path, *overrides: str) -> dict[str, Tensor]:
+    """What is trained, whole, after a distributed recipe has trained, on a rank."""
+    recipe = set_up_distributed(kind, output_dir, *overrides)
+    recipe.train()
+    trained = {name: whole_of(value) for name, value in recipe.model.named_parameters() if value.requires_grad}
+    recipe.ranks.close()
+    return trained
 
 
 def run(kind: str, output_dir: Path, *overrides: str) -> Any:
