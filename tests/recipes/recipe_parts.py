@@ -88,9 +88,7 @@ class Scripted:
 
     def generate(self, prompts: PromptBatch, sampling: SamplingParams, num_samples: int = 1) -> Rollouts:
         owners = [i for i in range(len(prompts)) for _ in range(num_samples)]
-        ids = [
-            self._completion(prompts.tasks[i].id, n % num_samples, sampling) for n, i in enumerate(owners)
-        ]
+        ids = [self._completion(prompts.tasks[i].id, n % num_samples, sampling) for n, i in enumerate(owners)]
         return Rollouts(
             prompt_ids=[prompts.prompt_ids[i] for i in owners],
             completion_ids=ids,

@@ -101,7 +101,9 @@ def run_distributed(kind: str, output_dir: Path, *overrides: str) -> dict[str, T
     """What is trained, whole, after a distributed recipe has trained, on a rank."""
     recipe = set_up_distributed(kind, output_dir, *overrides)
     recipe.train()
-    trained = {name: whole_of(value) for name, value in recipe.model.named_parameters() if value.requires_grad}
+    trained = {
+        name: whole_of(value) for name, value in recipe.model.named_parameters() if value.requires_grad
+    }
     recipe.ranks.close()
     return trained
 
