@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
+import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from grpo.config import ConfigError, find_config, load_config
@@ -128,9 +131,33 @@ def _add_run(subparsers: argparse._SubParsersAction, *, torchtune: bool) -> None
             $ grpo run grpo_full_finetune_single_device --config tiny/full_single_device
             $ grpo run grpo_full_finetune_single_device --config mine.yaml loss.kl_coeff=0.1
 
-        `tune run` does the same.
+        `tune run` does the same, but where several processes were started its own exit status says
+        no more than that something went wrong.
         """
     )
+    tune_run = parser.get_default("func")
+    parser.set_defaults(func=lambda args: _run(args, tune_run))
+
+
+def _run(args: argparse.Namespace, tune_run: Callable[[argparse.Namespace], None]) -> None:
+    """Run a recipe; of several ranks, exit with the status of the one that failed first."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from grpo.distributed.stop import EXIT_STOPPED, STOPPED_FILE
+
+    with tempfile.TemporaryDirectory() as folder:
+        stopped = Path(folder) / "stopped"
+        os.environ[STOPPED_FILE] = str(stopped)
+        try:
+            tune_run(args)
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            if failure.exitcode not in (2, EXIT_STOPPED):  # of which the rank has said everything
+                print(error, file=sys.stderr)
+            sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
+        except SignalException as error:
+            sys.exit(EXIT_STOPPED if stopped.exists() else 128 + error.sigval)
 
 
 def _add_validate(subparsers: argparse._SubParsersAction) -> None:

@@ -9,7 +9,6 @@ stage computes is in the part that its line names; docs/numerics.md has every fo
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -34,7 +33,7 @@ from grpo.build import (
     total_steps,
 )
 from grpo.config import DistributedConfig, config_yaml, parse
-from grpo.distributed import EXIT_STOPPED, StopRequest, start_ranks
+from grpo.distributed import StopRequest, start_ranks
 from grpo.eval import evaluate
 from grpo.metrics import LossTally, StageClock, step_metrics
 from grpo.policy import Reference, apply_gradients, build_model, check_model, fill_model
@@ -143,7 +142,7 @@ class GRPOLoRAFinetuneDistributed:
                     f"stopped by SIGTERM after step {step}; resume_from_checkpoint=true goes on from there"
                 )
                 log.close()
-                sys.exit(EXIT_STOPPED)
+                stop.exit()
         log.close()
 
     def evaluate(self) -> dict[str, float | int | None]:

@@ -8,7 +8,6 @@ computes is in the part that its line names; docs/numerics.md has every formula 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 from torchtune.training import set_seed
@@ -30,7 +29,7 @@ from grpo.build import (
     total_steps,
 )
 from grpo.config import TrainConfig, config_yaml, parse
-from grpo.distributed import EXIT_STOPPED, StopRequest
+from grpo.distributed import StopRequest
 from grpo.eval import evaluate
 from grpo.metrics import LossTally, StageClock, step_metrics
 from grpo.policy import Reference, apply_gradients, check_model, load_model
@@ -129,7 +128,7 @@ class GRPOLoRAFinetuneSingleDevice:
                     f"stopped by SIGTERM after step {step}; resume_from_checkpoint=true goes on from there"
                 )
                 log.close()
-                sys.exit(EXIT_STOPPED)
+                stop.exit()
         log.close()
 
     def evaluate(self) -> dict[str, float | int | None]:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from grpo.distributed.ranks import SOLO, Ranks
 
 # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again later. With resume_from_checkpoint=true.
 EXIT_STOPPED = 75
+
+# Names a file that ranks make when they have saved: torchrun, once told to stop, does not say how its
+# ranks ended.
+STOPPED_FILE = "GRPO_STOPPED_FILE"
 
 
 class StopRequest:
@@ -36,6 +43,12 @@ class StopRequest:
         if self._ranks.any(self._requested):
             self._agreed.set()
         return self._agreed.is_set()
+
+    def exit(self) -> NoReturn:
+        """End with the status that says: saved, and not at its end."""
+        if path := os.environ.get(STOPPED_FILE):
+            Path(path).touch()
+        sys.exit(EXIT_STOPPED)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if not self._requested:
