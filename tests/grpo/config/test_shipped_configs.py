@@ -23,6 +23,7 @@ CONFIGS = packaged_configs()
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2_5": {"model_type": "qwen2", "max_position_embeddings": 32768},
     "llama3_2": {"model_type": "llama", "max_position_embeddings": 131072},
+    "llama3_1": {"model_type": "llama", "max_position_embeddings": 131072},
     "smollm2": {"model_type": "llama", "max_position_embeddings": 8192},
 }
 
