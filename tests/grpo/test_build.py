@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from grpo.build import build_device, build_log, check_vocabulary
-from grpo.config import ConfigError, TrainConfig, load_config
+from grpo.build import build_device, build_log, check_shares, check_vocabulary, shard_policy
+from grpo.config import ConfigError, DistributedConfig, TrainConfig, load_config
+from grpo.distributed import Ranks
+from grpo.policy import Policy, build_model
 
 
 class Vocabulary:
@@ -62,3 +65,40 @@ def test_a_resume_without_a_checkpoint_says_so(tmp_path: Path, capsys: pytest.Ca
     log.close()
     assert f"no checkpoint in {tmp_path}: starting at step 0" in "".join(capsys.readouterr())
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "x": 1.0}
+
+
+def distributed_config(*overrides: str) -> DistributedConfig:
+    return load_config("tiny/full_distributed", overrides, DistributedConfig)
+
+
+def test_every_rank_needs_a_prompt_in_every_step() -> None:
+    cfg = distributed_config("batch_size=2", "gradient_accumulation_steps=2")
+    check_shares(cfg, Ranks(size=4))
+    with pytest.raises(ConfigError) as caught:
+        check_shares(cfg, Ranks(size=5))
+    assert str(caught.value) == (
+        "batch_size: a step has 4 prompts (batch_size x gradient_accumulation_steps) for 5 ranks; "
+        "expected at least one for each"
+    )
+
+
+@pytest.mark.parametrize("names", ["output", "tok_embeddings", "tok_embeddings, output"])
+def test_an_embedding_that_is_the_output_too_stays_in_one_unit_with_it(names: str) -> None:
+    cfg = distributed_config(f"custom_sharded_layers=[{names}]")
+    policy = Policy(build_model(cfg.model, dtype="fp32"), temperature=1.0, device=torch.device("cpu"))
+    with pytest.raises(ConfigError) as caught:
+        shard_policy(cfg, policy, Ranks())
+    assert str(caught.value) == (
+        "custom_sharded_layers: grpo.models.tiny uses its embedding as output too, which must stay in one "
+        "unit with it; expected null"
+    )
+
+
+def test_a_mesh_that_is_not_all_ranks_names_the_keys() -> None:
+    cfg = distributed_config("data_parallel_shard=3", "data_parallel_replicate=2")
+    policy = Policy(build_model(cfg.model, dtype="fp32"), temperature=1.0, device=torch.device("cpu"))
+    with pytest.raises(ConfigError) as caught:
+        shard_policy(cfg, policy, Ranks(size=4))
+    assert str(caught.value) == (
+        "data_parallel_replicate: 2 copies of 3 shares (data_parallel_shard) are not 4 ranks"
+    )

@@ -199,3 +199,51 @@ def test_unknown_weight_is_one_clear_line(llama: Path) -> None:
     save_file(weights, llama / "model.safetensors")
     with pytest.raises(ConfigError, match=r"self_attn\.q_proj\.bias"):
         load_hf_state_dict(llama)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_large_models_are_written_in_files_of_a_size_with_an_index(
+    llama: Path, tmp_path: Path, dtype: torch.dtype | None
+) -> None:
+    limit, out = 8192, tmp_path / "out"
+    out.mkdir()
+    weights = load_hf_state_dict(llama)
+    save_hf_weights(out, weights, read_hf_config(llama), dtype, max_shard_bytes=limit)
+    files = sorted(path.name for path in out.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files == [f"model-{n:05d}-of-{len(files):05d}.safetensors" for n in range(1, len(files) + 1)]
+    stored = {name: load_file(out / name) for name in files}
+    sizes = [sum(t.numel() * t.itemsize for t in tensors.values()) for tensors in stored.values()]
+    assert max(sizes) <= limit
+    assert all(one + other > limit for one, other in zip(sizes, sizes[1:], strict=False))  # none half empty
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {name: file for file in files for name in sorted(stored[file])}
+    assert index["metadata"] == {"total_size": sum(sizes)}
+
+
+def test_what_was_written_in_several_files_is_read_by_us_and_by_transformers(llama: Path) -> None:
+    before = load_hf_state_dict(llama)
+    theirs = LlamaForCausalLM.from_pretrained(llama).state_dict()
+    (llama / "model.safetensors").unlink()
+    save_hf_weights(llama, before, read_hf_config(llama), max_shard_bytes=8192)
+    check_checkpoint_dir(llama)
+    again = load_hf_state_dict(llama)
+    assert again.keys() == before.keys()
+    assert all(torch.equal(again[name], before[name]) for name in before)
+    for name, tensor in LlamaForCausalLM.from_pretrained(llama).state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def test_a_weight_larger_than_a_file_has_one_of_its_own(llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    weights = load_hf_state_dict(llama)
+    save_hf_weights(out, weights, read_hf_config(llama), max_shard_bytes=1)
+    assert len(list(out.glob("*.safetensors"))) == len(weights)
+
+
+def test_a_rank_that_does_not_write_leaves_no_file(llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    save_hf_weights(out, load_hf_state_dict(llama), read_hf_config(llama), writes=False, max_shard_bytes=8192)
+    assert list(out.iterdir()) == []
