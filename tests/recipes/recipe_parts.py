@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -70,6 +71,36 @@ class NaNAt:
         self.calls_left -= 1
         factor = float("nan") if self.calls_left == 0 else 1.0
         return self.objective(policy_logprobs * factor, batch)
+
+
+class FaultAt:
+    """The GRPO loss, on one rank preceded by a fault at one of its calls, but once in all processes.
+
+    Args:
+        call: counted from 1, in each process anew.
+        fault: ``raise`` an error, or send SIGTERM to ``self`` or to the ``launcher``.
+        marker: file that says that the fault has been.
+        rank: on which it happens.
+    """
+
+    needs_reference = False
+    trains_flat_groups = False
+
+    def __init__(self, call: int, fault: str, marker: str, rank: int = 0) -> None:
+        self.calls_left = call
+        self.fault = fault
+        self.marker = Path(marker)
+        self.is_here = int(os.environ.get("RANK", "0")) == rank
+        self.objective = PolicyObjective()
+
+    def __call__(self, policy_logprobs: Tensor, batch: TrainBatch) -> LossOutput:
+        self.calls_left -= 1
+        if self.is_here and self.calls_left == 0 and not self.marker.exists():
+            self.marker.touch()
+            if self.fault == "raise":
+                raise ArithmeticError("this loss fails on purpose")
+            os.kill({"self": os.getpid, "launcher": os.getppid}[self.fault](), signal.SIGTERM)
+        return self.objective(policy_logprobs, batch)
 
 
 def _draws(*key: object) -> random.Random:

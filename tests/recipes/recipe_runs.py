@@ -182,11 +182,29 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def start_cli(kind: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """``tune run`` of the recipe in ``folder``, as a user starts it."""
-    recipe = MODULES[kind].__name__
+    """``tune run`` of the recipe for one device in ``folder``, as a user starts it."""
+    return _start("torchtune._cli.tune", folder, MODULES[kind].__name__, *arguments)
+
+
+def start_ranks_cli(
+    kind: str, folder: Path, launch: str, *overrides: str, program: str = "grpo.cli"
+) -> subprocess.Popen[str]:
+    """The distributed recipe in ``folder``, as a user starts it.
+
+    Args:
+        launch: options of torchrun, separated by spaces.
+        overrides: of the recipe's tiny config.
+        program: the module of ``grpo`` or of ``tune``.
+    """
+    recipe = DISTRIBUTED_CLASSES[kind].__module__
+    config = ("--config", f"tiny/{kind}_distributed")
+    return _start(program, folder, *launch.split(), recipe, *config, *overrides)
+
+
+def _start(program: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     path = [str(Path(__file__).parent), *filter(None, sys.path)]
     return subprocess.Popen(
-        [sys.executable, "-m", "torchtune._cli.tune", "run", recipe, *arguments],
+        [sys.executable, "-m", program, "run", *arguments],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)},
         stdout=subprocess.PIPE,
