@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from grpo.config import ConfigError, DistributedConfig, TrainConfig, config_yaml, instantiate
 from grpo.data import PromptLoader
-from grpo.distributed import SOLO, Ranks, ShardedWeights, make_mesh, rank_seed, restarted, shard
+from grpo.distributed import SOLO, Ranks, ShardedWeights, make_mesh, rank_seed, shard
 from grpo.generation import Engine
 from grpo.metrics import RunLog
 from grpo.models import undefined_token_mask
@@ -215,9 +215,9 @@ def build_engine(
     )
 
 
-def resumes(cfg: TrainConfig) -> bool:
-    """Whether to go on from a checkpoint: asked for, or this process takes the place of a failed one."""
-    return cfg.resume_from_checkpoint or restarted()
+def resumes(cfg: TrainConfig, ranks: Ranks) -> bool:
+    """Whether to go on from a checkpoint: asked for, or these ranks take the place of failed ones."""
+    return cfg.resume_from_checkpoint or ranks.restarted
 
 
 def check_shares(cfg: DistributedConfig, ranks: Ranks) -> None:
@@ -317,7 +317,7 @@ def build_log(
     )
     if steps_done < steps and ranks.is_main:
         (Path(cfg.output_dir) / "config.yaml").write_text(config_yaml(cfg))
-    if resumes(cfg) and steps_done == 0:
+    if resumes(cfg, ranks) and steps_done == 0:
         log.say(f"no checkpoint in {cfg.output_dir}: starting at step 0")
     for name, loader in zip(("training", "held-out"), prompts, strict=True):
         if loader is not None and loader.dropped_prompts:

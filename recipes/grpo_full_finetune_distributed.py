@@ -52,7 +52,7 @@ class GRPOFullFinetuneDistributed:
         set_seed(cfg.seed)  # plus the rank
         check_shares(cfg, self.ranks)
         self.checkpointer = build_part(cfg, "checkpointer", output_dir=cfg.output_dir, ranks=self.ranks)
-        if not resumes(cfg):
+        if not resumes(cfg, self.ranks):
             self.checkpointer.refuse_to_overwrite()
         self.tokenizer = build_part(cfg, "tokenizer")
         self.rewards = build_rewards(cfg.rewards)
@@ -82,7 +82,7 @@ class GRPOFullFinetuneDistributed:
         self.stateful = {"optimizer": self.optimizer, "scheduler": self.scheduler, "prompts": self.prompts}
         self.own = {"engine": self.engine}  # each rank samples with random numbers of its own
         self.steps_done = 0
-        if resumes(cfg):  # last: nothing may seed or draw between this and the loop
+        if resumes(cfg, self.ranks):  # last: nothing may seed or draw between this and the loop
             self.steps_done = self.checkpointer.resume(self.model, self.stateful, self.own)
 
     def train(self) -> None:

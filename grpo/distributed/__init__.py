@@ -1,6 +1,6 @@
 """Several ranks that train one policy: who they are, what each holds, and how they end."""
 
-from grpo.distributed.ranks import SOLO, Ranks, local_world_size, rank_seed, restarted, start_ranks
+from grpo.distributed.ranks import SOLO, Ranks, local_world_size, rank_seed, start_ranks
 from grpo.distributed.shard import make_mesh, reshard, shard
 from grpo.distributed.stop import EXIT_STOPPED, StopRequest
 from grpo.distributed.weights import WHOLE, ShardedWeights, WeightAccess
@@ -17,7 +17,6 @@ __all__ = [
     "make_mesh",
     "rank_seed",
     "reshard",
-    "restarted",
     "shard",
     "start_ranks",
 ]

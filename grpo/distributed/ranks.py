@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -36,12 +38,15 @@ class Ranks:
         rank, size: this rank's number, and how many there are.
         device: where this rank computes.
         neighbours: process ids of the other ranks on this machine.
+        restarted: torchrun started these processes in place of some that failed
+            (``--max_restarts``).
     """
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")
     neighbours: list[int] = field(default_factory=list)
+    restarted: bool = False
 
     @property
     def is_main(self) -> bool:
@@ -146,25 +151,69 @@ def start_ranks(device: str) -> Ranks:
         torch.cuda.set_device(place)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+        store = unused_part(store, rank, size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     rank, size = dist.get_rank(), dist.get_world_size()
-    here = (socket.gethostname(), os.getpid())
+    # A launcher counts its own ranks' failures only, so those of several machines may disagree.
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    here = (socket.gethostname(), os.getpid(), restarts)
     everyone: list[Any] = [None] * size
     dist.all_gather_object(everyone, here)
-    neighbours = [pid for host, pid in everyone if host == here[0] and pid != here[1]]
-    return Ranks(rank=rank, size=size, device=place, neighbours=neighbours)
+    return Ranks(
+        rank=rank,
+        size=size,
+        device=place,
+        neighbours=[pid for host, pid, _ in everyone if host == here[0] and pid != here[1]],
+        restarted=any(count > 0 for _, _, count in everyone),
+    )
+
+
+def unused_part(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """A part of the launcher's store in which no earlier start of these ranks has left anything.
+
+    torchrun keeps its store when it starts the ranks again (torch 2.13 does), and a new rank that
+    finds the address of an old one there fails. The restart count would name the part, but it may
+    differ between machines. So rank 0 makes up a name, every other rank answers the name it reads
+    with one of its own, and goes on once rank 0 has confirmed that: an old rank 0 never does.
+
+    Raises:
+        TimeoutError: the ranks did not find each other in ``TIMEOUT``.
+    """
+    mine = uuid.uuid4().hex
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+
+    def confirmed(part: str) -> bool:
+        return store.check([f"members/{part}"]) and mine in store.get(f"members/{part}").decode().split()
+
+    def answer(other: int) -> list[str]:
+        return store.get(f"answer/{other}").decode().split()
+
+    def wait() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank {rank} of {size} waited for the others longer than {TIMEOUT}")
+        time.sleep(0.02)
+
+    part = mine
+    if rank == 0:
+        store.set("part", part)
+        for other in range(1, size):
+            while answer(other)[0] != part:
+                wait()
+        store.set(f"members/{part}", " ".join(answer(other)[1] for other in range(1, size)))
+    else:
+        while not confirmed(part):
+            part = store.get("part").decode()
+            store.set(f"answer/{rank}", f"{part} {mine}")
+            wait()
+    return dist.PrefixStore(part, store)
 
 
 def local_world_size() -> int:
     """Ranks on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def restarted() -> bool:
-    """Whether torchrun started this process in place of one that failed (``--max_restarts``)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def rank_seed(seed: int, rank: int) -> int:

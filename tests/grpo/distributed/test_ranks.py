@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ import torch.distributed as dist
 
 from grpo.advantage import GroupAdvantage
 from grpo.config import ConfigError
-from grpo.distributed import SOLO, Ranks, local_world_size, rank_seed, restarted, start_ranks
+from grpo.distributed import SOLO, Ranks, local_world_size, rank_seed, start_ranks
+from grpo.distributed.ranks import unused_part
 from grpo.loss import aggregation_weights
 from grpo.types import TrainBatch
 from tests.grpo.conftest import prompt_batch
@@ -77,6 +81,8 @@ def test_a_rank_alone_sums_nothing_and_needs_no_process_group() -> None:
 
 def what_a_rank_hears() -> dict[str, Any]:
     """Every way in which ranks talk, and what this one learns of the other."""
+    if os.environ["RANK"] == "1":
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
     ranks = start_ranks("cpu")
     me = ranks.rank
     tokens, loss_sum = ((10, 10.0), (30, 60.0))[me]
@@ -86,6 +92,7 @@ def what_a_rank_hears() -> dict[str, Any]:
         "place": (me, ranks.size, ranks.is_main),
         "pid": os.getpid(),
         "neighbours": ranks.neighbours,
+        "restarted": ranks.restarted,
         "sums": ranks.sums([1.0 + me, 0.1]),
         "large": ranks.sum(2.0**24 + me),
         "maxima": ranks.maxima([1.0 - me, -5.0 + me]),
@@ -115,6 +122,35 @@ def test_ranks_know_their_place_and_their_neighbours(heard: list[dict[str, Any]]
     assert all(of_rank["left"] for of_rank in heard)
 
 
+def test_a_restart_that_one_launcher_counts_is_one_for_all_ranks(heard: list[dict[str, Any]]) -> None:
+    assert [of_rank["restarted"] for of_rank in heard] == [True, True]
+
+
+def test_ranks_that_start_again_do_not_read_what_earlier_ones_left_in_the_store() -> None:
+    """Whichever comes first; every start leaves its keys, as torchrun's store keeps them."""
+    store = dist.HashStore()
+
+    def start(attempt: int, rank: int, delay: float) -> str:
+        time.sleep(delay)
+        part = unused_part(store, rank, 3)
+        if rank == 0:
+            part.set("address", f"of attempt {attempt}")
+        return part.get("address").decode()
+
+    for attempt, delays in enumerate([(0, 0, 0), (0.2, 0, 0.1), (0, 0.2, 0.1), (0.2, 0.1, 0)]):
+        with ThreadPoolExecutor(3) as threads:
+            found = list(threads.map(start, [attempt] * 3, range(3), delays))
+        assert found == [f"of attempt {attempt}"] * 3
+
+
+def test_a_rank_does_not_wait_for_ever_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo.distributed.ranks.TIMEOUT", timedelta(seconds=0.1))
+    store = dist.HashStore()
+    store.set("part", "left")
+    with pytest.raises(TimeoutError, match="rank 1 of 2 waited for the others longer than 0:00:00.1"):
+        unused_part(store, 1, 2)
+
+
 def test_every_rank_hears_the_same_sums_and_extremes(heard: list[dict[str, Any]]) -> None:
     for of_rank in heard:
         assert of_rank["sums"] == [3.0, 0.2]
@@ -137,6 +173,7 @@ def test_loss_13_each_rank_divides_by_the_tokens_of_all(heard: list[dict[str, An
 
 def test_without_torchrun_a_process_is_the_only_rank(alone: Ranks) -> None:
     assert (alone.rank, alone.size, alone.device) == (0, 1, torch.device("cpu"))
+    assert not alone.restarted
     assert alone.neighbours == [] and dist.get_world_size() == 1
     alone.close()
     assert not dist.is_initialized()
@@ -154,17 +191,11 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert not dist.is_initialized()
 
 
-def test_torchrun_says_how_many_ranks_are_here_and_whether_it_restarted_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
-        monkeypatch.delenv(name, raising=False)
-    assert local_world_size() == 1 and not restarted()
+def test_torchrun_says_how_many_ranks_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert local_world_size() == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    assert local_world_size() == 4 and not restarted()
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    assert restarted()
+    assert local_world_size() == 4
 
 
 def test_rank_0_has_the_seed_of_the_config() -> None:
