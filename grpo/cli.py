@@ -158,6 +158,8 @@ def _run(args: argparse.Namespace, tune_run: Callable[[argparse.Namespace], None
             sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
         except SignalException as error:
             sys.exit(EXIT_STOPPED if stopped.exists() else 128 + error.sigval)
+        finally:
+            del os.environ[STOPPED_FILE]
 
 
 def _add_validate(subparsers: argparse._SubParsersAction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -168,7 +169,9 @@ def test_run_runs_a_recipe_with_overrides(
     main = tune.main if command == "tune" else cli.main
     run = [command, "run", "my_recipe", "--config", "my.yaml"]
     monkeypatch.setattr(sys, "argv", [*run, "batch_size=3"])
+    before = dict(os.environ)
     main()
+    assert dict(os.environ) == before
     assert "batch_size is 3, loss is my_parts.loss" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", [*run, "sead=1"])
     with pytest.raises(SystemExit) as caught:
