@@ -37,7 +37,7 @@ def commands() -> Iterator[list[str]]:
     for page in PAGES:
         for block in blocks(page.read_text(encoding="utf-8"), ""):
             for line in block.splitlines():
-                if line.removeprefix("$ ").startswith(("tune run grpo_", "grpo ")):
+                if re.match(r"(\$ )?(tune run (?!RECIPE)|grpo )", line):
                     yield shlex.split(line.removeprefix("$ "), comments=True)
 
 
@@ -109,7 +109,8 @@ def test_a_command_is_accepted(words: list[str], tour: Path) -> None:
     program, verb, *rest = words
     if verb in ("run", "validate"):
         config = rest[rest.index("--config") + 1] if verb == "run" else rest[0]
-        recipe = RECIPES[rest[0]] if verb == "run" else recipe_of(find_config(config))
+        named = build_parser(verb).parse_args([verb, *rest]).recipe
+        recipe = RECIPES[named] if verb == "run" else recipe_of(find_config(config))
         assert recipe_of(find_config(config)) is recipe
         overrides = [word for word in rest if "=" in word]
         try:
